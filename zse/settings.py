@@ -8,6 +8,7 @@ the settings and hands on what it takes of them.
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -276,8 +277,10 @@ def subprocess_environment(**extra: str) -> dict[str, str]:
     return {**os.environ, **extra}
 
 
-def wait_briefly_in_openmp() -> None:
-    """Tell OpenMP how long a thread that has nothing to do may spin before it sleeps.
+def prepare_for_torch() -> None:
+    """Tell OpenMP how long an idle thread may spin, and torch not to miss numpy aloud.
+
+    Nothing here uses numpy, and its absence is no news to whoever converts a model.
 
     By default libgomp spins for milliseconds. On cores that are shared, or limited by a quota, the
     spinning takes the time that the other threads need to finish: decoding falls to a tenth. A
@@ -288,6 +291,7 @@ def wait_briefly_in_openmp() -> None:
     imported. What the user has set stays. A turn is a pause of 15 to 50 ns; their number gave 0.88
     to 0.96 of the best of six settings alone, beside two busy neighbours and under a quota.
     """
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", LibrarySettings().openmp_spin_count)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from zse.backends.binding import bind_layer
 from zse.backends.cpu.supported import check_supported as check_for_cpu
 from zse.backends.gpu.supported import check_supported as check_for_gpu
-from zse.backends.operations import bind_layer
 from zse.errors import UnsupportedModelError
 from zse.models.rope import RoPESpec
 from zse.models.spec import ExpertsSpec, LinearAttentionSpec
@@ -18,7 +18,8 @@ from zse.models.uniform import TensorNames, UniformDecoder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.models.spec import LayerSpec, LinearSpec, ModelSpec, NormSpec, WeightSpec
+    from zse.models.spec import LayerSpec, LinearSpec, ModelSpec, NormSpec
+    from zse.models.weights import WeightSpec
 
 SPEC = UniformDecoder(
     family="llama",

@@ -6,14 +6,16 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from zse.backends.operations import LayerWeights, bind_layer
+from zse.backends.binding import bind_layer
 from zse.models.decoder import run_layers
 from zse.models.uniform import TensorNames, UniformDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zse.models.spec import LayerSpec, LinearSpec, NormSpec, WeightSpec
+    from zse.backends.operations import LayerWeights
+    from zse.models.spec import LayerSpec, LinearSpec, NormSpec
+    from zse.models.weights import WeightSpec
 
 
 class Recorder:

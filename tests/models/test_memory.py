@@ -20,7 +20,7 @@ from zse.models.uniform import UniformDecoder
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
-    from zse.models.spec import WeightSpec
+    from zse.models.weights import WeightSpec
 
 LARGEST_SHARE_OF_FILE = 1.1
 NUMBERS = UniformDecoder(

@@ -20,13 +20,10 @@ from zse.models.spec import (
     MLPSpec,
     ModelSpec,
     NormSpec,
-    Shard,
-    Source,
-    WeightKind,
-    WeightSpec,
     weights_of,
 )
 from zse.models.storage import Storage
+from zse.models.weights import Shard, Source, WeightKind, WeightSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

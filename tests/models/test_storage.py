@@ -4,8 +4,9 @@ import pytest
 
 from zse.errors import UsageError
 from zse.format.schemes import Scheme
-from zse.models.spec import Source, WeightGroup, WeightKind, WeightSpec
+from zse.models.spec import WeightGroup
 from zse.models.storage import Storage
+from zse.models.weights import Source, WeightKind, WeightSpec
 
 
 def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:

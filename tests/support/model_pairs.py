@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zse.models.spec import ModelSpec, Source, WeightSpec
+    from zse.models.spec import ModelSpec
+    from zse.models.weights import Source, WeightSpec
 
 CONFIG_CLASSES = {
     name: CONFIG_MAPPING[f"{name}_text" if f"{name}_text" in CONFIG_MAPPING else name]

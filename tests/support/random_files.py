@@ -13,7 +13,7 @@ from zse.models.uniform import UniformDecoder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zse.models.spec import WeightSpec
+    from zse.models.weights import WeightSpec
 
 SCALES: dict[str, Any] = {
     "attention_scale": 0.05,

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
         HeadSpec,
         LayerSpec,
         LinearAttentionSpec,
-        LinearSpec,
         MLPSpec,
-        NormSpec,
         Pooling,
-        WeightSpec,
     )
 
 Handle: TypeAlias = Any
@@ -316,79 +313,9 @@ class Backend(Operations, Protocol):
         """Give the memory back."""
 
 
-class Binder(Protocol):
-    """What makes handles of weights."""
-
-    def linear(self, spec: LinearSpec) -> Handle:
-        """Return the handle of a matrix and its bias."""
-
-    def norm(self, spec: NormSpec) -> Handle:
-        """Return the handle of a norm."""
-
-    def vector(self, spec: WeightSpec) -> Handle:
-        """Return the handle of float32 numbers that are no norm."""
-
-
 def is_attention(mixer: AttentionSpec | LinearAttentionSpec) -> TypeIs[AttentionSpec]:
     """Whether a mixer has keys and values in a cache; else it has a state."""
     return hasattr(mixer, "qkv")
-
-
-def bind_layer(layer: LayerSpec, binder: Binder) -> LayerWeights:
-    """Return the handles of a layer."""
-    mixer, mlp = layer.mixer, layer.mlp
-    attention = mixer if is_attention(mixer) else None
-    return LayerWeights(
-        mixer_norm=_bound(binder.norm, layer.mixer_norm),
-        qkv=_bound(binder.linear, attention and attention.qkv),
-        q_norm=_bound(binder.norm, attention and attention.q_norm),
-        k_norm=_bound(binder.norm, attention and attention.k_norm),
-        sinks=_bound(binder.vector, attention and attention.sinks),
-        delta=None if is_attention(mixer) else _bind_delta(mixer, binder),
-        output=binder.linear(mixer.output),
-        mixer_post_norm=_bound(binder.norm, layer.mixer_post_norm),
-        mixer_stream_norm=_bound(binder.norm, layer.mixer_stream_norm),
-        mlp_norm=_bound(binder.norm, layer.mlp_norm),
-        up=_bound(binder.linear, mlp and mlp.up),
-        down=_bound(binder.linear, mlp and mlp.down),
-        dense_post_norm=_bound(binder.norm, layer.dense_post_norm),
-        experts=_bind_experts(layer.experts, binder) if layer.experts is not None else None,
-        mlp_post_norm=_bound(binder.norm, layer.mlp_post_norm),
-        mlp_stream_norm=_bound(binder.norm, layer.mlp_stream_norm),
-        stream_scale=_bound(binder.vector, layer.stream_scale),
-    )
-
-
-def _bind_delta(delta: LinearAttentionSpec, binder: Binder) -> DeltaWeights:
-    return DeltaWeights(
-        inputs=binder.linear(delta.inputs),
-        gates=binder.linear(delta.gates),
-        convolution=binder.vector(delta.convolution),
-        decay=binder.vector(delta.decay),
-        step_bias=binder.vector(delta.step_bias),
-        norm=binder.norm(delta.norm),
-    )
-
-
-def _bind_experts(experts: ExpertsSpec, binder: Binder) -> ExpertWeights:
-    shared = experts.shared
-    return ExpertWeights(
-        norm=_bound(binder.norm, experts.norm),
-        router_norm=_bound(binder.norm, experts.router_norm),
-        router=binder.linear(experts.router),
-        selection_bias=_bound(binder.vector, experts.selection_bias),
-        expert_scale=_bound(binder.vector, experts.expert_scale),
-        up=binder.linear(experts.expert.up),
-        down=binder.linear(experts.expert.down),
-        shared_up=_bound(binder.linear, shared and shared.up),
-        shared_down=_bound(binder.linear, shared and shared.down),
-        shared_gate=_bound(binder.linear, experts.shared_gate),
-        post_norm=_bound(binder.norm, experts.post_norm),
-    )
-
-
-def _bound(make: Callable[[Any], Handle], spec: object) -> Handle | None:
-    return None if spec is None else make(spec)
 
 
 def refuse(device: str, found: Iterator[tuple[str, str]]) -> None:

@@ -22,14 +22,8 @@ from zse.models.parts import (
     vector,
     weight,
 )
-from zse.models.spec import (
-    HeadSpec,
-    LayerSpec,
-    LinearAttentionSpec,
-    ModelSpec,
-    RowGroups,
-    Source,
-)
+from zse.models.spec import HeadSpec, LayerSpec, LinearAttentionSpec, ModelSpec
+from zse.models.weights import RowGroups, Source
 from zse.records import record
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.models.layered import layered_decoder
-from zse.models.parts import Heads, Norms, Piece, attention, linear, mlp, vector
+from zse.models.parts import Heads, Norms, Piece, attention, linear, llama_mlp, mlp, vector
 from zse.models.spec import ExpertsSpec, LayerSpec, ModelSpec
 from zse.records import record
 
@@ -130,10 +130,9 @@ class _Decoder:
         after = norm(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", self.hidden)
         dense, experts = None, None
         if index in self.dense_layers:
-            dense = mlp(
+            dense = llama_mlp(
                 ours,
-                [f"{theirs}.mlp.gate_proj", f"{theirs}.mlp.up_proj"],
-                f"{theirs}.mlp.down_proj",
+                theirs,
                 hidden=self.hidden,
                 width=self.dense_width,
                 activation=self.activation,
@@ -187,19 +186,12 @@ def mixture_decoder(
     Raises:
         UnsupportedModelError: A value that is needed is missing or has no meaning.
     """
-    hidden, num_heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    head_dim = config.integer("head_dim", hidden // max(num_heads, 1))
+    heads = config.heads(qkv_bias=qkv_bias, output_bias=output_bias)
     norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6))
     layers = _Decoder(
-        hidden=hidden,
-        heads=Heads(
-            num_heads=num_heads,
-            num_kv_heads=config.integer("num_key_value_heads", num_heads),
-            head_dim=head_dim,
-            qkv_bias=qkv_bias,
-            output_bias=output_bias,
-        ),
-        rope=config.rope(head_dim, partial=partial_rotary),
+        hidden=config.integer("hidden_size"),
+        heads=heads,
+        rope=config.rope(heads.head_dim, partial=partial_rotary),
         norms=norms,
         head_norms=norms if qk_norm else None,
         activation=config.activation("silu"),

@@ -21,7 +21,8 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.models.spec import WeightGroup, WeightSpec
+    from zse.models.spec import WeightGroup
+    from zse.models.weights import WeightSpec
 
 QUANTIZATIONS = ("int4", "nf4", "mxfp4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")

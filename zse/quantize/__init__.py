@@ -4,6 +4,6 @@
 imported here, so that asking for one name does not load torch for another.
 """
 
-from zse.settings import wait_briefly_in_openmp
+from zse.settings import prepare_for_torch
 
-wait_briefly_in_openmp()  # the modules of this package import torch
+prepare_for_torch()  # the modules of this package import torch

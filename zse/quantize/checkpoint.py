@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from zse.models.spec import Source, WeightGroup
+    from zse.models.spec import WeightGroup
+    from zse.models.weights import Source
 
 _PREFIX = "model."
 _WHOLES = (_PREFIX, "transformer.", "bert.")

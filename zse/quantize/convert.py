@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from zse.format.layout import PlannedTensor
-    from zse.models.spec import WeightSpec
+    from zse.models.weights import WeightSpec
 
 
 def convert_model(

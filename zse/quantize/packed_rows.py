@@ -13,7 +13,7 @@ from zse.quantize.packing import pack_int4
 from zse.quantize.source_rows import reordered
 
 if TYPE_CHECKING:
-    from zse.models.spec import Source
+    from zse.models.weights import Source
     from zse.quantize.checkpoint import Checkpoint
 
 

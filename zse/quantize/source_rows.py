@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.models.spec import RowGroups
+from zse.models.weights import RowGroups
 
 if TYPE_CHECKING:
-    from zse.models.spec import RowOrder, Source, WeightSpec
+    from zse.models.weights import RowOrder, Source, WeightSpec
     from zse.quantize.checkpoint import Checkpoint
 
 

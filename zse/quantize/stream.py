@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from zse.format.layout import PlannedTensor
     from zse.format.writer import ZSEWriter
-    from zse.models.spec import Source, WeightSpec
+    from zse.models.weights import Source, WeightSpec
     from zse.quantize.checkpoint import Checkpoint
 
 QUANTIZED_CHUNK_ELEMENTS = 256 * 1024

@@ -11,6 +11,7 @@ import ctypes
 from ctypes import POINTER, addressof, pointer, sizeof
 from typing import TYPE_CHECKING
 
+from zse.backends.binding import bind_layer
 from zse.backends.cpu.described import (
     ROTARY_REGISTERS,
     Rope,
@@ -21,7 +22,7 @@ from zse.backends.cpu.described import (
 )
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import Recording
-from zse.backends.operations import EndWeights, LayerWeights, bind_layer, is_attention
+from zse.backends.operations import EndWeights, LayerWeights, is_attention
 from zse.kernels.native import structs
 from zse.kernels.native.structs import Kind, Register, RowSet
 

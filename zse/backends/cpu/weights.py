@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from zse.format.reader import ZSEReader
     from zse.kernels.native.library import Library
-    from zse.models.spec import LinearSpec, NormSpec, WeightSpec
+    from zse.models.spec import LinearSpec, NormSpec
+    from zse.models.weights import WeightSpec
 
 _SCALES = {
     Scheme.INT8: "scale",

@@ -6,13 +6,14 @@ import struct
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from zse.backends.binding import bind_layer
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.mixture import mixtures_of
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
-from zse.backends.operations import EndWeights, bind_layer
+from zse.backends.operations import EndWeights
 from zse.backends.types import MAX_DRAFTS
 from zse.kernels.attention.launch import (
     AttentionRules,

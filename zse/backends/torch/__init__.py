@@ -3,9 +3,9 @@
 It is what tests hold the others against, and computes numbers that those have no kernels for.
 """
 
-from zse.settings import wait_briefly_in_openmp
+from zse.settings import prepare_for_torch
 
-wait_briefly_in_openmp()  # whoever gets here first imports torch next
+prepare_for_torch()  # whoever gets here first imports torch next
 
 from zse.backends.torch.backend import TorchBackend  # noqa: E402
 

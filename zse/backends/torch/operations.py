@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
-from zse.backends.operations import EndWeights, LayerWeights, bind_layer, is_attention, refuse
+from zse.backends.binding import bind_layer
+from zse.backends.operations import EndWeights, LayerWeights, is_attention, refuse
 from zse.backends.torch.activation import activate_rows
 from zse.backends.torch.attention import attend
 from zse.backends.torch.delta import mix_chunks

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from zse.backends.torch.linear import Linear
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry
-    from zse.models.spec import LinearSpec, ModelSpec, NormSpec, WeightSpec
+    from zse.models.spec import LinearSpec, ModelSpec, NormSpec
+    from zse.models.weights import WeightSpec
 
 
 class BoundLinear(NamedTuple):

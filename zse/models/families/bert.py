@@ -17,7 +17,8 @@ from zse.models.parts import (
     weight,
 )
 from zse.models.parts import mlp as mlp_of
-from zse.models.spec import HeadSpec, LayerSpec, ModelSpec, Source
+from zse.models.spec import HeadSpec, LayerSpec, ModelSpec
+from zse.models.weights import Source
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON

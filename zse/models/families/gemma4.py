@@ -14,7 +14,8 @@ from zse.models.families.gemma2 import NORM_NAMES
 from zse.models.families.gemma3 import OTHER_PARTS
 from zse.models.layered import dense_layer, layered_decoder
 from zse.models.parts import Heads, Norms, Piece, attention, linear, llama_mlp, vector, weight
-from zse.models.spec import ExpertsSpec, LinearSpec, MLPSpec, NormSpec, Source
+from zse.models.spec import ExpertsSpec, LinearSpec, MLPSpec, NormSpec
+from zse.models.weights import Source
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from zse.models.config_json import ConfigJSON
     from zse.models.rope import RoPESpec
-    from zse.models.spec import Activation, AttentionSpec, LayerSpec, ModelSpec, Shard
+    from zse.models.spec import Activation, AttentionSpec, LayerSpec, ModelSpec
+    from zse.models.weights import Shard
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 MODELS = "Gemma 4 12B, 26B-A4B and 31B"

@@ -21,7 +21,8 @@ from zse.models.spec import HeadSpec, MLPSpec, ModelSpec
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import LayerSpec, LinearSpec, Shard
+    from zse.models.spec import LayerSpec, LinearSpec
+    from zse.models.weights import Shard
 
 ARCHITECTURES = ("GPT2LMHeadModel",)
 MODELS = "GPT-2"

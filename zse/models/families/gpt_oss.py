@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from zse.models.mixture import Mixture, mixture_decoder
 from zse.models.parts import weight
-from zse.models.spec import LinearSpec, MLPSpec, RowOrder, Source
+from zse.models.spec import LinearSpec, MLPSpec
+from zse.models.weights import RowOrder, Source
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import Activation, ModelSpec, Packing, Shard
+    from zse.models.spec import Activation, ModelSpec
+    from zse.models.weights import Packing, Shard
 
 ARCHITECTURES = ("GptOssForCausalLM",)
 MODELS = "gpt-oss 20B and 120B"

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from zse.models.hybrid import hybrid_decoder, sees_pictures
 from zse.models.mixture import Mixture
 from zse.models.parts import weight
-from zse.models.spec import LinearSpec, MLPSpec, Source
+from zse.models.spec import LinearSpec, MLPSpec
+from zse.models.weights import Source
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import Activation, ModelSpec, Shard
+    from zse.models.spec import Activation, ModelSpec
+    from zse.models.weights import Shard
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 MODELS = "Qwen3.5 35B-A3B, 122B-A10B and 397B-A17B and Qwen3.6 35B-A3B, without their eyes"

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from zse.format.reader import ZSEReader
-    from zse.models.spec import ModelSpec, WeightSpec
+    from zse.models.spec import ModelSpec
+    from zse.models.weights import WeightSpec
     from zse.quantize.huggingface.layers import LayerMaker, Place
 
 
