@@ -5,9 +5,10 @@ The names here are imported on first use, so that ``import zse`` costs nothing o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # without importing ``typing``, which a start does later
 if TYPE_CHECKING:
+    from typing import Any
+
     from zse.engine.answers import Completion, RequestOutput
     from zse.engine.llm import LLM
     from zse.engine.orchestrator import IntelligenceOrchestrator

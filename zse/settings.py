@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from zse.environment import GPU_QUEUES
 from zse.errors import BadSettingError
 from zse.option import WANTED, Option, described, options_of, several, with_values
 from zse.options import ServeOptions
@@ -125,7 +126,7 @@ class LibrarySettings:
         "", "What waiting threads of OpenMP do", env="OMP_WAIT_POLICY"
     )
     gpu_queues: str = described(
-        "1", "Queues from this process to a GPU", env="CUDA_DEVICE_MAX_CONNECTIONS"
+        GPU_QUEUES, "Queues from this process to a GPU", env="CUDA_DEVICE_MAX_CONNECTIONS"
     )
 
 
@@ -294,15 +295,6 @@ def prepare_for_torch() -> None:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", LibrarySettings().openmp_spin_count)
-
-
-def use_one_gpu_queue() -> None:
-    """Tell the CUDA driver to make one queue instead of eight, unless the user says otherwise.
-
-    The engine has one stream, and the driver makes a context in half of the time. Call this before
-    there is a second thread: others read the environment in C.
-    """
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", LibrarySettings().gpu_queues)
 
 
 def _home_in(path: str) -> Path:

@@ -13,7 +13,7 @@ from zse.engine.core import EngineCore
 from zse.engine.inbox import UnreadBounds
 from zse.option import with_flags
 from zse.options import load_options
-from zse.serve.__main__ import build_parser
+from zse.serve.command_line import build_parser
 from zse.serve.start import start
 from zse.serve.state import LoadedModel
 from zse.settings import load_settings

@@ -22,7 +22,7 @@ HEAVY = {
 ROOT = str(Path(__file__).parents[2])
 
 
-@pytest.mark.parametrize("module", ["zse.serve.app", "zse.serve.__main__", "zse.serve.boot"])
+@pytest.mark.parametrize("module", ["zse.serve.app", "zse.serve.command_line", "zse.serve.boot"])
 def test_importing_the_server_imports_nothing_heavy(module):
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     environment = subprocess_environment(PYTHONPATH=ROOT)
@@ -32,8 +32,26 @@ def test_importing_the_server_imports_nothing_heavy(module):
     assert not set(output.stdout.split()) & HEAVY
 
 
-def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
+def test_the_driver_is_woken_by_who_has_not_even_imported_what_reads_the_settings():
     code = "import sys, zse.serve.__main__; print(*sys.modules)"
+    environment = subprocess_environment(PYTHONPATH=ROOT)
+    output = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    imported = set(output.stdout.split())
+    ours = {name for name in imported if name.partition(".")[0] == "zse"}
+    assert ours == {
+        "zse", "zse.device", "zse.device.early", "zse.environment", "zse.serve", "zse.serve.__main__"
+    }  # fmt: skip
+    assert not {"typing", "re", "enum", "dataclasses", "pathlib"} & imported
+
+
+def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
+    code = "import sys, zse.serve.command_line; print(*sys.modules)"
     environment = subprocess_environment(PYTHONPATH=ROOT)
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
@@ -43,9 +61,9 @@ def test_the_entry_point_imports_no_web_stack_before_it_has_bound():
 
 def test_a_container_that_is_given_no_flags_starts_without_what_reads_them():
     code = (
-        "import sys, zse.serve.__main__ as entry\n"
+        "import sys, zse.serve.command_line as entry\n"
         "entry.start = lambda settings: print(*sys.modules)\n"
-        "entry.main([])"
+        "entry.run([])"
     )
     environment = subprocess_environment(PYTHONPATH=ROOT)
     output = subprocess.run(

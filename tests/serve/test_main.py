@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-import zse.serve.__main__
+import zse.serve.command_line
 import zse.serve.start
 from zse.errors import UsageError
 from zse.serve.__main__ import main
@@ -16,7 +16,7 @@ def options_of(monkeypatch):
     """Return the options that a command line starts the server with."""
     seen = []
     monkeypatch.setattr(
-        zse.serve.__main__, "start", lambda settings: seen.append(settings.serve) or 0
+        zse.serve.command_line, "start", lambda settings: seen.append(settings.serve) or 0
     )
 
     def start(*arguments: str):
@@ -36,7 +36,7 @@ def test_the_word_that_sagemaker_adds_is_no_model_and_makes_loading_unhealthy(op
 def test_with_that_word_the_port_is_sagemakers_unless_one_is_named(monkeypatch, port, bound):
     ports = []
     monkeypatch.setattr(
-        zse.serve.__main__, "start", lambda settings: ports.append(settings.serve.port)
+        zse.serve.command_line, "start", lambda settings: ports.append(settings.serve.port)
     )
     if port:
         monkeypatch.setenv("PORT", port)
@@ -69,7 +69,7 @@ def test_how_many_answers_run_at_once_is_set_by_a_flag_or_by_the_environment(
 def test_a_flag_without_meaning_is_refused_before_anything_is_opened(
     monkeypatch, capsys, flag, value, words
 ):
-    monkeypatch.setattr(zse.serve.__main__, "start", lambda _: pytest.fail("started"))
+    monkeypatch.setattr(zse.serve.command_line, "start", lambda _: pytest.fail("started"))
     assert main([flag, value, "--port", "0"]) == 2
     assert words in capsys.readouterr().err
 

@@ -1,7 +1,7 @@
 """Opening a GPU takes the driver a quarter of a second: begin before anything else is imported.
 
-The driver makes one context a process and a device. Whoever opens the GPU later finds it made, or
-waits for it. Errors are left to that later opening, which can say what they mean.
+The driver starts once a process and makes one context a device. Whoever opens the GPU later finds
+it made, or waits for it. Errors are left to that later opening, which can say what they mean.
 """
 
 from __future__ import annotations
@@ -9,25 +9,54 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from zse.settings import use_one_gpu_queue
+from zse.environment import device_hint, use_one_gpu_queue
+
+TYPE_CHECKING = False  # without importing ``typing``
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def wake_driver(arguments: Sequence[str]) -> threading.Thread | None:
+    """Begin to start the driver in a thread, unless a command line names another device.
+
+    That is half of what opening a GPU takes, and the same for each of them. Where the settings turn
+    out to name none, nothing has been made on any.
+    """
+    if not _is_gpu(device_hint(arguments)):
+        return None
+    return _begin(_driver)
 
 
 def open_early(device: str) -> threading.Thread | None:
     """Begin to make the context of auto, cuda or cuda:N in a thread; return it, if there is one."""
-    kind, _, ordinal = device.partition(":")
-    if kind not in ("auto", "cuda") or not (ordinal or "0").isdecimal():
+    ordinal = device.partition(":")[2]
+    if not _is_gpu(device) or not (ordinal or "0").isdecimal():
         return None
+    return _begin(_open, int(ordinal or 0))
+
+
+def _is_gpu(device: str) -> bool:
+    return device.partition(":")[0] in ("auto", "cuda")
+
+
+def _begin(work: Callable[..., object], *arguments: int) -> threading.Thread:
     use_one_gpu_queue()
-    thread = threading.Thread(target=_open, args=(int(ordinal or 0),), name="zse-gpu", daemon=True)
+    thread = threading.Thread(target=work, args=arguments, name="zse-gpu", daemon=True)
     thread.start()
     return thread
 
 
-def _open(ordinal: int) -> None:
+def _driver() -> ctypes.CDLL | None:
+    """Return the driver once it has started; several threads may ask."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return
+        return None
+    return driver if driver.cuInit(0) == 0 else None
+
+
+def _open(ordinal: int) -> None:
+    driver = _driver()
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), ordinal) == 0:
+    if driver is not None and driver.cuDeviceGet(ctypes.byref(device), ordinal) == 0:
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

@@ -1,76 +1,27 @@
-"""``python -m zse.serve``: the entry point of images."""
+"""``python -m zse.serve``: the entry point of images.
+
+What a start waits for longest is the driver of a GPU, which needs nothing of Python. So it begins
+before anything is imported, even what reads the settings.
+"""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from zse.errors import ZSEError
-from zse.option import options_of, with_flags, with_values
-from zse.options import ServeOptions
-from zse.serve.start import start
-from zse.settings import load_settings
+from zse.device.early import wake_driver
 
+TYPE_CHECKING = False  # without importing ``typing``
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping, Sequence
-
-SAGEMAKER_PING = 503
-"""While loading: it takes every 2xx for ready."""
-SAGEMAKER_PORT = 8080
-"""Where SageMaker asks, whatever the image exposes."""
-
-
-def build_parser() -> ArgumentParser:
-    """Return the parser of the flags; what is not given is None."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="zse.serve", description="Serve the OpenAI API.")
-    for key, row in options_of(ServeOptions).items():
-        told = row.help_text.replace("%", "%%")
-        if key == "model":
-            parser.add_argument("model", nargs="?", help=told)
-        elif row.by_hand and row.kind is bool:
-            parser.add_argument(*row.flags, action=argparse.BooleanOptionalAction, help=told)
-        elif row.by_hand and row.kind is tuple:
-            parser.add_argument(*row.flags, dest=key, action="append", help=told)
-        elif row.by_hand:
-            parser.add_argument(*row.flags, dest=key, type=row.kind, help=told)
-    return parser
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    is_sagemaker = given[:1] == ["serve"]  # it starts every image with this word
-    if is_sagemaker:
-        given = given[1:]
-    log_format = "auto"
-    try:
-        settings = load_settings()
-        options = settings.serve
-        if is_sagemaker:
-            options = _for_sagemaker(options)
-        flags = _flags(given)
-        log_format = str(flags.get("log_format") or options.log_format)
-        return start(with_flags(replace(settings, serve=options), flags))
-    except ZSEError as error:
-        from zse.serve.failures import report_refusal
+    wake_driver(given)
+    from zse.serve.command_line import run
 
-        return report_refusal(error, log_format=log_format)
-
-
-def _flags(given: Sequence[str]) -> Mapping[str, object]:
-    """Read the flags; a container is usually given none, and does without the parser then."""
-    return vars(build_parser().parse_args(given)) if given else {}
-
-
-def _for_sagemaker(options: ServeOptions) -> ServeOptions:
-    """Return the options of a server that AWS alone reaches, and checks who may ask."""
-    own = {} if options.port != ServeOptions().port else {"port": SAGEMAKER_PORT}
-    guarded = with_values(options, {**own, "public": True})
-    return replace(guarded, loading_ping_status=SAGEMAKER_PING)
+    return run(given)
 
 
 if __name__ == "__main__":
