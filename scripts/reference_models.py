@@ -102,6 +102,8 @@ def _features(spec: ModelSpec) -> dict[str, None]:
         "bounded logits": head.softcap is not None,
         "scaled logits": head.logit_scale != 1.0,
         f"vectors by {head.pooling}": head.pooling != "none",
+        "positions that begin later": spec.embedding.first_position > 0,
+        "a classifier": head.classifier is not None,
         "heads that guess further tokens": bool(spec.extra_heads),
     }
     return found | dict.fromkeys(word for word, holds in words.items() if holds)

@@ -109,6 +109,17 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
     },
     "glm4": {"pad_token_id": 0},
     "bert": {"num_key_value_heads": 4, "max_position_embeddings": 320, "pad_token_id": 0},
+    "roberta": {"num_key_value_heads": 4, "max_position_embeddings": 322, "type_vocab_size": 1},
+    "modernbert": {
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 320,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "local_attention": 12,
+        "pad_token_id": 0,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
     "gpt2": {
         "n_embd": 128,
         "n_inner": 192,
@@ -119,7 +130,7 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 """By the name of the family; those that are not here need nothing of their own."""
-ENCODERS = frozenset({"bert"})
+ENCODERS = frozenset({"bert", "modernbert", "roberta"})
 """Families that give vectors, not logits: ``tests/models/test_encoders.py``."""
 
 

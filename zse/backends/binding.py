@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zse.backends.operations import DeltaWeights, ExpertWeights, LayerWeights, is_attention
+from zse.backends.operations import (
+    ClassifierWeights,
+    DeltaWeights,
+    ExpertWeights,
+    LayerWeights,
+    is_attention,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.backends.operations import Handle
-    from zse.models.spec import ExpertsSpec, LayerSpec, LinearAttentionSpec, LinearSpec, NormSpec
+    from zse.models.spec import (
+        ClassifierSpec,
+        ExpertsSpec,
+        LayerSpec,
+        LinearAttentionSpec,
+        LinearSpec,
+        NormSpec,
+    )
     from zse.models.weights import WeightSpec
 
 
@@ -49,6 +62,17 @@ def bind_layer(layer: LayerSpec, binder: Binder) -> LayerWeights:
         mlp_post_norm=_bound(binder.norm, layer.mlp_post_norm),
         mlp_stream_norm=_bound(binder.norm, layer.mlp_stream_norm),
         stream_scale=_bound(binder.vector, layer.stream_scale),
+    )
+
+
+def bind_classifier(classifier: ClassifierSpec | None, binder: Binder) -> ClassifierWeights | None:
+    """Return the handles of what scores a text."""
+    if classifier is None:
+        return None
+    return ClassifierWeights(
+        dense=binder.linear(classifier.dense),
+        norm=_bound(binder.norm, classifier.norm),
+        output=binder.linear(classifier.output),
     )
 
 

@@ -95,6 +95,15 @@ class LayerWeights:
 
 
 @record
+class ClassifierWeights:
+    """Handles of what scores a text, under the names of its spec."""
+
+    dense: Handle
+    norm: Handle | None
+    output: Handle
+
+
+@record
 class EndWeights:
     """Handles of what stands before the first layer and behind the last."""
 
@@ -102,6 +111,7 @@ class EndWeights:
     final_norm: Handle
     head: Handle
     """None where a model has none."""
+    classifier: ClassifierWeights | None = None
 
 
 class Operations(Protocol):
@@ -117,7 +127,7 @@ class Operations(Protocol):
     def embed(self, step: Step, embedding: Handle, scale: float) -> Handle:
         """Return the residual stream [tokens, hidden]: the tokens' rows times ``scale``.
 
-        To them come the rows of their positions and of their type, where an embedding has any,
+        To them come the rows of their positions and of their types, where an embedding has any,
         and then its norm.
         """
 
@@ -142,7 +152,10 @@ class Operations(Protocol):
     def attention(
         self, step: Step, query: Handle, attention: AttentionSpec, weights: LayerWeights, layer: int
     ) -> Handle:
-        """Return causal attention over the sequence so far, [tokens, heads * dim]."""
+        """Return attention, [tokens, heads * dim]: causal over the sequence so far, or all of it.
+
+        Of whole texts all tokens see each other, and a window reaches to both sides.
+        """
 
     def delta(
         self,
@@ -223,7 +236,10 @@ class Pooler(Protocol):
     """What a backend of encoders has besides."""
 
     def pool(self, step: Step, residual: Handle, pooling: Pooling) -> Sequence[Sequence[float]]:
-        """Return the vector of each chunk, which is a whole text: the mean of its rows, or one."""
+        """Return the vector of each chunk, which is a whole text: the mean of its rows, or one.
+
+        Rows are normed before. Where a model has a classifier, its scores stand for the vector.
+        """
 
 
 Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"

@@ -73,6 +73,8 @@ class SequenceChunk(NamedTuple):
     """Checkpoint that the sequence's state is copied from before: it is of the tokens before."""
     saved_to: int | None = None
     """Checkpoint that the state is copied to afterwards."""
+    second_from: int | None = None
+    """Of a whole text that is a pair: how many of its tokens are those of the first."""
 
 
 class TokenMasks(Protocol):

@@ -117,8 +117,19 @@ class ModelRunner:
                 self._backend.release_cache(cache)
             return self._backend.join_rows(parts)
 
-    def vectors(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> list[Sequence[float]]:
+    def vectors(
+        self,
+        texts: Sequence[Sequence[int]],
+        pooling: Pooling,
+        second_from: Sequence[int | None] = (),
+    ) -> list[Sequence[float]]:
         """Return an encoder's vector of each text, float32, computed outside the KV pool.
+
+        Args:
+            texts: Token ids of each.
+            pooling: Which states make the vector.
+            second_from: Of each text the place where the second of a pair begins, or None; empty
+                where no text is a pair.
 
         Raises:
             UnsupportedModelError: The model is no encoder, or its backend computes none.
@@ -126,13 +137,17 @@ class ModelRunner:
         backend = self._backend
         if not self.spec.is_encoder or not isinstance(backend, Pooler):
             raise UnsupportedModelError("this model on this device makes no vectors of whole texts")
+        types = self.spec.embedding.token_types
+        tells_pairs = bool(second_from) and types is not None and types.shape[0] > 1
         found: list[Sequence[float]] = []
         for batch in _batches(texts):
             chunks, num_blocks = [], 0
-            for text in batch:
+            for place in batch:
+                text, second = texts[place], second_from[place] if tells_pairs else None
                 end = num_blocks + -(-len(text) // self.block_size)
                 blocks, num_blocks = range(num_blocks, end), end
-                chunks.append(SequenceChunk(0, list(text), 0, blocks, "prefill"))
+                chunk = SequenceChunk(0, list(text), 0, blocks, "prefill", second_from=second)
+                chunks.append(chunk)
             with self._lock:
                 cache = backend.new_cache(num_blocks)
                 try:
@@ -167,16 +182,16 @@ class ModelRunner:
             self._owned.close()
 
 
-def _batches(texts: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
-    """Yield texts that are read together, in their order: each whole, of so many tokens."""
+def _batches(texts: Sequence[Sequence[int]]) -> Iterator[range]:
+    """Yield the places of texts that are read together: each whole, of so many tokens."""
     first = num_tokens = 0
     for place, text in enumerate(texts):
         if place > first and num_tokens + len(text) > _TOGETHER_TOKENS:
-            yield texts[first:place]
+            yield range(first, place)
             first, num_tokens = place, 0
         num_tokens += len(text)
     if texts:
-        yield texts[first:]
+        yield range(first, len(texts))
 
 
 def load_runner(

@@ -211,11 +211,25 @@ class EmbeddingSpec:
     scale: float = 1.0
     """Multiplies the rows."""
     positions: WeightSpec | None = None
-    """[longest sequence, hidden]: the row of each token's position is added."""
+    """[positions, hidden]: the row of each token's position is added."""
+    first_position: int = 0
+    """Row of a text's first token in it."""
     token_types: WeightSpec | None = None
-    """[kinds of tokens, hidden]: the first row is added to all."""
+    """[kinds of tokens, hidden]: the first row is added to all, but to the second text of a pair
+    the second, where there is one."""
     norm: NormSpec | None = None
     """Of the stream itself, after all that is added."""
+
+
+@record
+class ClassifierSpec:
+    """From the vector of a text to scores: ``output(norm(activation(dense(vector))))``."""
+
+    dense: LinearSpec
+    activation: Literal["tanh", "gelu"]
+    norm: NormSpec | None = None
+    output: LinearSpec
+    """A row a score."""
 
 
 @record
@@ -228,6 +242,8 @@ class HeadSpec:
     logit_scale: float = 1.0
     softcap: float | None = None
     pooling: Pooling = "none"
+    classifier: ClassifierSpec | None = None
+    """Makes scores of that vector, which are then what the model gives."""
 
 
 @record
@@ -286,6 +302,7 @@ class ModelSpec:
         head = [*weights_of(self.head.norm)]
         if self.head.weight is not None and not self.is_tied:
             head.append(self.head.weight)
+        head += weights_of(self.head.classifier)
         if head:
             yield WeightGroup(name="final", weights=tuple(head))
 

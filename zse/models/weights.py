@@ -16,10 +16,10 @@ WeightKind: TypeAlias = Literal[
 ]
 """What a weight is for; it decides how it is stored (``zse.models.storage``).
 
-``head`` is also an embedding that the head reads too; ``gate`` is a narrow matrix whose outputs
-steer others: routers, steps and decays; ``position`` has a row for each position of a sequence;
-``state`` is what a linear attention keeps its state by:
-convolutions, decays, steps.
+``head`` is also an embedding that the head reads too; ``gate`` is a small matrix whose outputs
+steer others, or score a text: routers, steps, decays, classifiers; ``position`` has a row for each
+position of a sequence; ``state`` is what a linear attention keeps its state by: convolutions,
+decays, steps.
 """
 Shard: TypeAlias = Literal["rows", "columns", "none"]
 """How a weight is divided among devices: each piece of its rows, its columns (partial sums are

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zse.models.weights import Source
 
 _PREFIX = "model."
-_WHOLES = (_PREFIX, "transformer.", "bert.")
+_WHOLES = (_PREFIX, "transformer.", "bert.", "roberta.")
 """How names begin that lack this where a checkpoint was saved without its head."""
 _OF_TEXT = ("", "language_model.", "model.language_model.")
 """How the names of a text model's tensors begin within a model of several parts."""

@@ -29,6 +29,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "the embedding", "learned positions"
     if spec.embedding.token_types is not None or spec.embedding.norm is not None:
         yield "the embedding", "types of tokens, or a norm"
+    if spec.head.classifier is not None:
+        yield "the head", "a classifier of texts"
     for layer in spec.layers:
         where = f"layer {layer.index}"
         if layer.experts is not None:

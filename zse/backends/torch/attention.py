@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from zse.backends.torch.step import QUERY_TILE, causal_mask
+from zse.backends.torch.step import QUERY_TILE, causal_mask, window_mask
 
 if TYPE_CHECKING:
     from zse.backends.torch.step import ChunkRows, Step
@@ -146,7 +146,7 @@ def _mask_of(step: Step, cache: _LayerCache, bounds: tuple[int, int, int, int]) 
     """Return what is added to scores; ``bounds`` are those of the queries, then of the keys."""
     first_query, end, first_key, end_key = bounds
     if not cache.is_causal:
-        return torch.zeros(end - first_query, end_key - first_key)
+        return window_mask((first_query, end), (first_key, end_key), cache.window)
     key = (first_query, end, first_key, cache.window or 0)
     mask = step.masks.get(key)
     if mask is None:

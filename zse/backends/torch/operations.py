@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional
 
-from zse.backends.binding import bind_layer
+from zse.backends.binding import bind_classifier, bind_layer
 from zse.backends.operations import EndWeights, LayerWeights, is_attention, refuse
 from zse.backends.torch.activation import activate_rows
 from zse.backends.torch.attention import attend
@@ -50,8 +50,6 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for layer in spec.layers:
         if is_attention(layer.mixer) and layer.mixer.is_causal == spec.is_encoder:
             yield f"layer {layer.index}", "attention that does not fit its head"
-        if is_attention(layer.mixer) and not layer.mixer.is_causal and layer.mixer.window:
-            yield f"layer {layer.index}", "a window on both sides"
     for layer in spec.extra_heads:
         yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.is_encoder == (spec.head.pooling == "none"):
@@ -75,7 +73,9 @@ class TorchOperations:
             embedding=weights.embedding,
             final_norm=None if spec.head.norm is None else weights.norm(spec.head.norm),
             head=weights.head(spec),
+            classifier=bind_classifier(spec.head.classifier, weights),
         )
+        self._classifier = spec.head.classifier
         self._scopes = [contextlib.nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
         mixers = [layer.mixer for layer in spec.layers]
         ropes = {mixer.rope for mixer in mixers if is_attention(mixer)}
@@ -91,7 +91,7 @@ class TorchOperations:
     def embed(
         self, step: Step, embedding: Callable[..., torch.Tensor], scale: float
     ) -> torch.Tensor:
-        return embedding(step.token_ids, step.positions, scale)
+        return embedding(step, scale)
 
     def norm_linear(
         self, step: Step, residual: torch.Tensor, norm: BoundNorm | None, linear: BoundLinear
@@ -210,8 +210,19 @@ class TorchOperations:
         states = _normed(residual, self.ends.final_norm)
         parts = torch.split(states, [chunk.num_tokens for chunk in step.chunks])
         if pooling == "mean":
-            return [part.mean(0).tolist() for part in parts]
-        return [part[0 if pooling == "first" else -1].tolist() for part in parts]
+            pooled = torch.stack([part.mean(0) for part in parts])
+        else:
+            pooled = torch.stack([part[0 if pooling == "first" else -1] for part in parts])
+        return self._scored(pooled).tolist()
+
+    def _scored(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Return a classifier's scores of vectors; the vectors themselves where there is none."""
+        classifier, weights = self._classifier, self.ends.classifier
+        if classifier is None or weights is None:
+            return pooled
+        bend = torch.tanh if classifier.activation == "tanh" else functional.gelu
+        bent = bend(weights.dense.multiply(pooled, 0))
+        return weights.output.multiply(_normed(bent, weights.norm), 0)
 
     def lm_head(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> torch.Tensor:
         rows = self.ends.final_norm(residual[step.wanted_rows])

@@ -71,6 +71,14 @@ class Step:
     """Cosines and sines of the positions, for each rotation that layers ask for."""
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
 
+    def types(self) -> torch.Tensor:
+        """Return int64 [tokens]: 1 in the second text of a pair, else 0. All chunks are texts."""
+        types = torch.zeros_like(self.token_ids)
+        for rows, chunk in zip(self.chunks, self.batch.chunks, strict=True):
+            if chunk.second_from is not None:
+                types[rows.first_row + chunk.second_from : rows.first_row + rows.num_tokens] = 1
+        return types
+
 
 def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
     """Lay out a batch.
@@ -112,6 +120,21 @@ def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
         ),
         batch=batch,
     )
+
+
+def window_mask(
+    queries: tuple[int, int], keys: tuple[int, int], window: int | None
+) -> torch.Tensor:
+    """Return what to add to scores where a query sees tokens less than ``window`` away, or all.
+
+    Returns:
+        float32 [queries, keys], each from a position to an end: 0, or minus infinity.
+    """
+    if window is None:
+        return torch.zeros(queries[1] - queries[0], keys[1] - keys[0])
+    distances = torch.arange(*queries).unsqueeze(1) - torch.arange(*keys).unsqueeze(0)
+    hidden = distances.abs() >= window
+    return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
 
 def causal_mask(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from zse.backends.torch.forms import Form
     from zse.backends.torch.linear import Linear
+    from zse.backends.torch.step import Step
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry
     from zse.models.spec import LinearSpec, ModelSpec, NormSpec
@@ -97,6 +98,7 @@ class Weights:
         self._embed_entry = reader.entry(embedding)
         self._embed_parts = stored_parts(reader, embedding)
         self._positions = self._vector(spec.embedding.positions)
+        self._first_position = spec.embedding.first_position
         self._token_types = self._vector(spec.embedding.token_types)
         norm = spec.embedding.norm
         self._embed_norm = None if norm is None else self.norm(norm)
@@ -117,17 +119,15 @@ class Weights:
     def head(self, spec: ModelSpec) -> Linear | None:
         return None if spec.head.weight is None else self._linears[spec.head.weight.name]
 
-    def embedding(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """Return float32 [tokens, hidden] of int64 token ids and positions, both [tokens]."""
-        rows = self._rows(token_ids)
+    def embedding(self, step: Step, scale: float) -> torch.Tensor:
+        """Return float32 [tokens, hidden] of a step's tokens, at their positions."""
+        rows = self._rows(step.token_ids)
         if scale != 1.0:
             rows = rows.mul_(scale)
         if self._positions is not None:
-            rows = rows.add_(self._positions[positions])
+            rows = rows.add_(self._positions[step.positions + self._first_position])
         if self._token_types is not None:
-            rows = rows.add_(self._token_types[0])
+            rows = rows.add_(self._token_types[step.types()])
         return rows if self._embed_norm is None else self._embed_norm(rows)
 
     def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:
