@@ -33,6 +33,7 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = {
     "transformers": "hf",
     "bitsandbytes": "hf",
     "triton": "kernels",
+    "numpy": "eval",
     "boto3": "s3",
     "botocore": "s3",
     "modal": "modal",

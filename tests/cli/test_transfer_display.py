@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.cli.transfer_display import PlainLines, _bars, shown_progress
+from zse.cli.transfer_display import PlainLines, _bars, _bytes_bar, shown_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def test_plain_lines_show_share_speed_and_time_left(capsys: pytest.CaptureFixtur
 
 
 def test_bars_take_every_stage_and_end_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    with _bars() as show:
+    with _bars(_bytes_bar) as show:
         for word in ("converting", "uploading"):
             for done_bytes in (0, 50, 100):
                 show(word, done_bytes, 100)
@@ -38,7 +38,7 @@ def test_stages_of_opening_a_model_have_words_and_others_are_words(
 ) -> None:
     shown = []
 
-    def recording() -> Callable[[str, int, int], None]:
+    def recording(_words: Callable[[float], str]) -> Callable[[str, int, int], None]:
         return lambda word, done_bytes, total_bytes: shown.append(word)
 
     monkeypatch.setattr("zse.cli.transfer_display.PlainLines", recording)

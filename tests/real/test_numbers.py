@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from real_model import SCHEMES, RealModel  # which puts scripts/bench on the path
-
-if TYPE_CHECKING:
-    import torch
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
@@ -31,35 +26,22 @@ TIE = 0.2
 """Logits closer than this are alike: two ways of rounding 16-bit numbers choose either."""
 
 
-@pytest.fixture(scope="module")
-def expected(model: RealModel) -> list[tuple[list[int], torch.Tensor]]:
-    """Token ids and the reference's logits of each text."""
-    from fidelity import read_texts, reference_logits
-
-    texts = read_texts(model.tokenizer, TOKENS)
-    return [(ids, reference_logits(model.reference, ids)) for ids in texts]
-
-
 @pytest.mark.parametrize("quant", SCHEMES)
-def test_the_next_tokens_are_close_to_those_of_transformers(
-    model: RealModel, expected: list[tuple[list[int], torch.Tensor]], quant: str
-) -> None:
+def test_the_next_tokens_are_close_to_those_of_transformers(model: RealModel, quant: str) -> None:
     from fidelity import measure
 
-    texts, logits = [list(each) for each in zip(*expected, strict=True)]
-    found = measure(model.file(quant), texts, logits, "cpu")
-    print(f"{model.name} {quant}: {found.as_json()}")
+    distance = measure(model.file(quant), model.reference, num_tokens=TOKENS).distance
+    assert distance is not None
+    print(f"{model.name} {quant}: {distance}")
     divergence, same_top = LIMITS_OF.get(model.name, {}).get(quant, LIMITS[quant])
-    assert found.divergence < divergence
-    assert found.same_top > same_top
+    assert distance.divergence_nats.value < divergence
+    assert distance.same_top.value > same_top
 
 
 @pytest.mark.parametrize("quant", ["bf16", "fp16"])
 def test_greedy_answers_are_those_of_transformers_wherever_it_is_sure(
     model: RealModel, quant: str
 ) -> None:
-    from fidelity import reference_logits
-
     from zse.engine.llm import LLM
     from zse.engine.request import SamplingParams
 
@@ -70,7 +52,7 @@ def test_greedy_answers_are_those_of_transformers_wherever_it_is_sure(
     for prompt, output in zip(prompts, outputs, strict=True):
         answer = output.token_ids
         # The reference reads the whole answer, so that one tie does not end the comparison.
-        logits = reference_logits(model.reference, [*prompt, *answer])[len(prompt) - 1 : -1]
+        logits = model.reference.logits([*prompt, *answer])[len(prompt) - 1 : -1]
         for row, token_id in zip(logits, answer, strict=True):
             num_tokens += 1
             if gap := float(row.max() - row[token_id]):

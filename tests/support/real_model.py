@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from zse.evaluate.models import CheckpointReader, Remembering
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "real"))
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
@@ -33,7 +35,7 @@ class RealModel:
         self.name = name
         self.checkpoint = checkpoint
         self._folder = folder
-        self._reference: Any = None
+        self._reference: Remembering | None = None
         self._tokenizer: Any = None
 
     def file(self, quant: str) -> Path:
@@ -55,12 +57,10 @@ class RealModel:
         return self._tokenizer
 
     @property
-    def reference(self) -> Any:
+    def reference(self) -> Remembering:
         """The model in ``transformers``, in float32."""
         if self._reference is None:
-            from fidelity import load_reference
-
-            self._reference = load_reference(self.checkpoint)
+            self._reference = Remembering(CheckpointReader(self.checkpoint))
         return self._reference
 
     def prompts(self) -> list[list[int]]:

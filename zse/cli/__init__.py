@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "convert": ("convert", "Models", "Turn a Hugging Face checkpoint into one .zse file."),
     "quantize": ("convert", "Models", "Alias of convert."),
     "inspect": ("inspect", "Models", "Show what a .zse file holds; check its digests."),
+    "eval": ("eval", "Models", "Measure what quantization cost: perplexity, divergence."),
     "push": ("push", "Models", "Copy a file to object storage."),
     "pull": ("pull", "Models", "Copy an object to a file: s3://, hf://, https://."),
     "ls": ("ls", "Models", "List objects, or uploads that nobody finished."),

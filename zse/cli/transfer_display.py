@@ -1,4 +1,4 @@
-"""How a copy is shown while it runs: a bar on a terminal, a line now and then elsewhere."""
+"""How long work is shown while it runs: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from rich.progress import ProgressColumn
+
     from zse.quantize.locate import StageProgress
     from zse.store import Transfer
 
@@ -36,12 +38,17 @@ def shown_progress() -> Iterator[StageProgress]:
 
     Stages of opening a model go by other words here; other stages are words themselves.
     """
-    shown: AbstractContextManager[StageProgress]
-    shown = _bars() if sys.stderr.isatty() else nullcontext(PlainLines())
-    with shown as show:
+    with _shown(_bytes_bar, size_text) as show:
         yield lambda stage, done_bytes, total_bytes: show(
             _STAGE_WORDS.get(stage, stage), done_bytes, total_bytes
         )
+
+
+@contextmanager
+def shown_tokens() -> Iterator[StageProgress]:
+    """Yield a callback that shows on stderr how many tokens of all are done."""
+    with _shown(_tokens_bar, lambda count: f"{count:,.0f} tokens") as show:
+        yield show
 
 
 def tell_copied(
@@ -65,52 +72,80 @@ def tell_copied(
         typer.echo(json.dumps(report, sort_keys=True))
 
 
+def _shown(
+    columns: Callable[[], tuple[ProgressColumn, ...]], words: Callable[[float], str]
+) -> AbstractContextManager[StageProgress]:
+    """Return what shows the work: ``words`` say an amount of it where there is no terminal."""
+    return _bars(columns) if sys.stderr.isatty() else nullcontext(PlainLines(words))
+
+
+def _bytes_bar() -> tuple[ProgressColumn, ...]:
+    from rich.progress import DownloadColumn, TransferSpeedColumn
+
+    return (DownloadColumn(), TransferSpeedColumn())
+
+
+def _tokens_bar() -> tuple[ProgressColumn, ...]:
+    from rich.progress import MofNCompleteColumn
+
+    return (MofNCompleteColumn(),)
+
+
 @contextmanager
-def _bars() -> Iterator[StageProgress]:
+def _bars(columns: Callable[[], tuple[ProgressColumn, ...]]) -> Iterator[StageProgress]:
     from rich import progress
     from rich.console import Console
 
-    columns = (
+    all_columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
-        progress.DownloadColumn(),
-        progress.TransferSpeedColumn(),
+        *columns(),
         progress.TimeRemainingColumn(),
     )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress.Progress(*all_columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, progress.TaskID] = {}
 
-        def show(word: str, done_bytes: int, total_bytes: int) -> None:
+        def show(word: str, done: int, total: int) -> None:
             if word not in tasks:
-                tasks[word] = bar.add_task(word, total=total_bytes, completed=done_bytes)
-            bar.update(tasks[word], completed=done_bytes, total=total_bytes)
+                tasks[word] = bar.add_task(word, total=total, completed=done)
+            bar.update(tasks[word], completed=done, total=total)
 
         yield show
 
 
 class PlainLines:
-    """Prints a line on stderr every few seconds: share, bytes, speed, time left."""
+    """Prints a line on stderr every few seconds: share, amount, speed, time left.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        words: Says an amount: of bytes, unless told otherwise.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        words: Callable[[float], str] = size_text,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._words = words
         self._clock = clock
-        self._word = ""
+        self._stage = ""
         self._started = self._printed = 0.0
-        self._first_bytes = 0
+        self._first = 0
 
-    def __call__(self, word: str, done_bytes: int, total_bytes: int) -> None:
+    def __call__(self, stage: str, done: int, total: int) -> None:
         """Show one report, unless the last line is recent."""
         now = self._clock()
-        if word != self._word:
-            self._word = word
+        if stage != self._stage:
+            self._stage = stage
             self._started = self._printed = now
-            self._first_bytes = done_bytes
+            self._first = done
             return
         if now - self._printed < _LINE_SECONDS:
             return
         self._printed = now
-        rate = (done_bytes - self._first_bytes) / (now - self._started)
-        left = f", {(total_bytes - done_bytes) / rate:.0f} s left" if rate else ""
+        rate = (done - self._first) / (now - self._started)
+        left = f", {(total - done) / rate:.0f} s left" if rate else ""
         say(
-            f"{word}: {done_bytes / total_bytes:.0%}, {size_text(done_bytes)} of "
-            f"{size_text(total_bytes)}, {size_text(rate)}/s{left}"
+            f"{stage}: {done / total:.0%}, {self._words(done)} of {self._words(total)}, "
+            f"{self._words(rate)}/s{left}"
         )
