@@ -135,7 +135,10 @@ def _of_attention(attention: AttentionSpec) -> Iterator[str]:
     words = {
         "windows": attention.window is not None,
         "layers without rotation": rope is None,
-        "rotation of a part": rope is not None and rope.rotary_dim < attention.head_dim,
+        "rotation of a part": rope is not None
+        and attention.latent is None
+        and rope.rotary_dim < attention.head_dim,
+        "keys and values of a latent": attention.latent is not None,
         "normed heads": attention.q_norm is not None,
         "normed values": attention.value_norm_epsilon is not None,
         "biases of attention": attention.qkv.bias is not None,

@@ -71,15 +71,26 @@ ROPES: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 64,
     },
 }
-GPT_OSS: dict[str, dict[str, Any]] = {
-    "the limit of gate and up": {"swiglu_limit": 0.2},
-    "experts of a token": {"num_experts_per_tok": 3},
-    "yarn in whole dimensions": {
-        "rope_parameters": {**shape_of("gpt_oss")["rope_parameters"], "truncate": True}
+CONFIGURED: dict[str, dict[str, dict[str, Any]]] = {
+    "gpt_oss": {
+        "the limit of gate and up": {"swiglu_limit": 0.2},
+        "experts of a token": {"num_experts_per_tok": 3},
+        "yarn in whole dimensions": {
+            "rope_parameters": {**shape_of("gpt_oss")["rope_parameters"], "truncate": True}
+        },
+        "which layers have the window": {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 5,
+        },
     },
-    "which layers have the window": {
-        "layer_types": ["full_attention", "sliding_attention"],
-        "sliding_window": 5,
+    "deepseek_v2": {
+        "a latent of queries, and biases": {"q_lora_rank": 48, "attention_bias": True},
+        "groups": {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+        "a plain rotation": {"rope_parameters": {"rope_type": "default", "rope_theta": 50000.0}},
+    },
+    "deepseek_v3": {
+        "halves that turn": {"rope_interleave": False, "q_lora_rank": None},
+        "weights as they are": {"norm_topk_prob": False, "first_k_dense_replace": 0},
     },
 }
 
@@ -190,13 +201,15 @@ def test_window_shorter_than_the_prompt_matches_transformers(
     assert not torch.allclose(pair.logits(prompt()), unwindowed, rtol=1e-3)
 
 
-@pytest.mark.parametrize("option", list(GPT_OSS))
-def test_what_a_gpt_oss_configures_matches_transformers(
-    option: str, make_pair: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("family", "option"), [(family, name) for family in CONFIGURED for name in CONFIGURED[family]]
+)
+def test_what_a_checkpoint_configures_matches_transformers(
+    family: str, option: str, make_pair: Callable[..., Any]
 ) -> None:
-    pair = make_pair("gpt_oss", "bf16", **GPT_OSS[option])
+    pair = make_pair(family, "bf16", **CONFIGURED[family][option])
     check_pair(pair)
-    usual = make_pair("gpt_oss", "bf16").logits(prompt())
+    usual = make_pair(family, "bf16").logits(prompt())
     assert not torch.allclose(pair.logits(prompt()), usual, rtol=1e-3)
 
 

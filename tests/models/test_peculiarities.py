@@ -89,6 +89,17 @@ def turned_whole(layer: LayerSpec) -> LayerSpec:
     return replace(layer, mixer=replace(layer.mixer, rope=rope))
 
 
+def with_epsilon_of_others(name: str) -> Change:
+    """Give a norm of latents the epsilon that the model's other norms have."""
+
+    def change(layer: LayerSpec) -> LayerSpec:
+        of_latent = replace(getattr(layer.mixer.latent, name), epsilon=layer.mixer_norm.epsilon)
+        parts = replace(layer.mixer.latent, **{name: of_latent})
+        return replace(layer, mixer=replace(layer.mixer, latent=parts))
+
+    return layers(change)
+
+
 def values_from_keys_of_first(layer: LayerSpec) -> LayerSpec:
     shared = layer.mixer.kv_of_layer
     return (
@@ -103,7 +114,26 @@ HYBRID: dict[str, Change] = {
     "norms of heads": mixers(q_norm=None, k_norm=None),
     "key heads that value heads share": mixers(num_key_heads=4, key_dim=8),
 }
+OF_A_LATENT: dict[str, Change] = {
+    "a stretched rotation": mixers(rope=RoPESpec(theta=10000.0, rotary_dim=16)),
+    "scores that stretching magnifies": mixers(scale=40**-0.5),
+    "an epsilon of the latent's norm": with_epsilon_of_others("norm"),
+    "an expert of every token": experts(shared=None),
+    "scaled weights": experts(weight_scale=1.0),
+}
 PECULIARITIES: dict[str, dict[str, Change]] = {
+    "deepseek_v2": {
+        **OF_A_LATENT,
+        "weights that are shares of all experts": experts(normalizes_weights=True),
+    },
+    "deepseek_v3": {
+        **OF_A_LATENT,
+        "an epsilon of the norm of queries' latents": with_epsilon_of_others("query_norm"),
+        "sigmoids for scores": experts(scoring="softmax"),
+        "a bias for the choice": experts(selection_bias=None),
+        "groups": experts(num_groups=1, groups_per_token=1),
+        "the sum of two for a group's score": experts(scores_in_group=1),
+    },
     "gpt_oss": {
         "sinks": mixers(sinks=None),
         "windows": mixers(window=None),

@@ -33,6 +33,29 @@ DELTA_MIXTURE: dict[str, Any] = {
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 96,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "kv_lora_rank": 40,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+    "rms_norm_eps": 1e-2,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "mscale": 0.5,
+        "mscale_all_dim": 0.9,
+        "original_max_position_embeddings": 64,
+    },
+}
 FAMILY_SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {
         "num_experts": 6,
@@ -77,6 +100,8 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.5,
         "use_qk_norm": True,
     },
+    "deepseek_v2": {**LATENT, "q_lora_rank": None},
+    "deepseek_v3": {**LATENT, "q_lora_rank": 48, "n_group": 4, "topk_group": 2},
     "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 0},
     "phi3": {"pad_token_id": 0, "partial_rotary_factor": 0.5},
     "olmo2": {"pad_token_id": 0},

@@ -8,6 +8,7 @@ from zse.backends.operations import (
     ClassifierWeights,
     DeltaWeights,
     ExpertWeights,
+    LatentWeights,
     LayerWeights,
     is_attention,
 )
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from zse.models.spec import (
         ClassifierSpec,
         ExpertsSpec,
+        LatentSpec,
         LayerSpec,
         LinearAttentionSpec,
         LinearSpec,
@@ -39,16 +41,21 @@ class Binder(Protocol):
     def vector(self, spec: WeightSpec) -> Handle:
         """Return the handle of float32 numbers that are no norm."""
 
+    def matrix(self, spec: WeightSpec) -> Handle:
+        """Return the handle of plain numbers in rows, each of which is looked at alone."""
+
 
 def bind_layer(layer: LayerSpec, binder: Binder) -> LayerWeights:
     """Return the handles of a layer."""
     mixer, mlp = layer.mixer, layer.mlp
     attention = mixer if is_attention(mixer) else None
+    latent = None if attention is None else attention.latent
     return LayerWeights(
         mixer_norm=_bound(binder.norm, layer.mixer_norm),
         qkv=_bound(binder.linear, attention and attention.qkv),
         q_norm=_bound(binder.norm, attention and attention.q_norm),
         k_norm=_bound(binder.norm, attention and attention.k_norm),
+        latent=_bind_latent(latent, binder) if latent is not None else None,
         sinks=_bound(binder.vector, attention and attention.sinks),
         delta=None if is_attention(mixer) else _bind_delta(mixer, binder),
         output=binder.linear(mixer.output),
@@ -73,6 +80,15 @@ def bind_classifier(classifier: ClassifierSpec | None, binder: Binder) -> Classi
         dense=binder.linear(classifier.dense),
         norm=_bound(binder.norm, classifier.norm),
         output=binder.linear(classifier.output),
+    )
+
+
+def _bind_latent(latent: LatentSpec, binder: Binder) -> LatentWeights:
+    return LatentWeights(
+        query_norm=_bound(binder.norm, latent.query_norm),
+        query=_bound(binder.linear, latent.query),
+        norm=binder.norm(latent.norm),
+        expansion=binder.matrix(latent.expansion),
     )
 
 

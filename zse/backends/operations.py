@@ -59,6 +59,16 @@ class ExpertWeights:
 
 
 @record
+class LatentWeights:
+    """Handles of what heads are made of a latent by, under the names of its spec."""
+
+    query_norm: Handle | None
+    query: Handle | None
+    norm: Handle
+    expansion: Handle
+
+
+@record
 class DeltaWeights:
     """Handles of a linear attention, under the names of its spec."""
 
@@ -78,6 +88,7 @@ class LayerWeights:
     qkv: Handle | None
     q_norm: Handle | None
     k_norm: Handle | None
+    latent: LatentWeights | None
     sinks: Handle | None
     delta: DeltaWeights | None
     output: Handle
@@ -144,6 +155,8 @@ class Operations(Protocol):
     ) -> Handle:
         """Normalize heads if asked, rotate q and k, store k and v.
 
+        With a latent: make queries that are as wide as what is kept, and store that.
+
         Returns:
             Queries [tokens, heads, dim], with the gates of those that have any. Keys and values
             are stored unless the layer reads those of another one.
@@ -154,7 +167,8 @@ class Operations(Protocol):
     ) -> Handle:
         """Return attention, [tokens, heads * dim]: causal over the sequence so far, or all of it.
 
-        Of whole texts all tokens see each other, and a window reaches to both sides.
+        Of whole texts all tokens see each other, and a window reaches to both sides. With a latent
+        ``dim`` is that of its values.
         """
 
     def delta(

@@ -38,8 +38,8 @@ def cached_attentions(spec: ModelSpec) -> dict[int, AttentionSpec]:
 
 
 def kept_heads(attention: AttentionSpec) -> tuple[int, int]:
-    """Return how many heads of keys a layer keeps, and how wide they are."""
-    return attention.num_kv_heads, attention.head_dim
+    """Return how many rows a layer keeps of a token, and how wide they are."""
+    return attention.cached_rows, attention.head_dim
 
 
 def kv_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
@@ -50,9 +50,9 @@ def kv_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
 
 def kv_layer_bytes(attention: AttentionSpec, block_size: int, kv_dtype: str) -> int:
     """Return the bytes of one layer of a KV block: heads, the scales of int8 ones, whole lines."""
-    heads = 2 * attention.num_kv_heads * block_size
-    scales = heads * _SCALE_BYTES if kv_dtype == "int8" else 0
-    return align_up(heads * attention.head_dim * KV_ELEMENT_BYTES[kv_dtype] + scales, _CACHE_LINE)
+    rows = attention.cached_rows * block_size
+    scales = rows * _SCALE_BYTES if kv_dtype == "int8" else 0
+    return align_up(rows * attention.head_dim * KV_ELEMENT_BYTES[kv_dtype] + scales, _CACHE_LINE)
 
 
 def register_widths(spec: ModelSpec) -> dict[str, int]:

@@ -164,6 +164,13 @@ class ConfigJSON:
             )
         return value
 
+    def integer_or_null(self, name: str, default: int) -> int | None:
+        """Return a whole number; None where it is null, the default where it is absent."""
+        if name in self._values and self._values[name] is None:
+            self._read[name] = None
+            return None
+        return self.integer(name, default)
+
     def count_of_experts(self) -> int:
         """Return how many experts a layer has, by whichever name it goes."""
         names = ("num_experts", "num_local_experts", "n_routed_experts")

@@ -10,11 +10,18 @@ from zse.models.spec import ExpertsSpec, LayerSpec, ModelSpec
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from zse.models.config_json import ConfigJSON
     from zse.models.rope import RoPESpec
-    from zse.models.spec import Activation, LinearSpec, MLPSpec, NormSpec, Scoring
+    from zse.models.spec import (
+        Activation,
+        AttentionSpec,
+        LinearSpec,
+        MLPSpec,
+        NormSpec,
+        Scoring,
+    )
 
 
 @record
@@ -105,28 +112,49 @@ class Mixture:
 
 
 @record
-class _Decoder:
-    """What the layers have in common."""
+class _Attentions:
+    """What the attention of layers has in common."""
 
     hidden: int
     heads: Heads
     rope: RoPESpec
-    norms: Norms
     head_norms: Norms | None
-    activation: Activation
     windows: tuple[int | None, tuple[int, ...]]
-    mixture: Mixture
-    dense_layers: Collection[int]
-    dense_width: int
     sinks: str
 
-    def layer(self, index: int, theirs: str) -> LayerSpec:
-        ours, norm = f"layers.{index}", self.norms.norm
+    def mixer(self, index: int, theirs: str) -> AttentionSpec:
+        ours = f"layers.{index}"
         window, windowed = self.windows
         own = {}
         if self.sinks:
             sinks, heads = f"{theirs}.{self.sinks}", self.heads.num_heads
             own["sinks"] = vector(f"{ours}.sinks", sinks, heads, "bias")
+        return attention(
+            ours,
+            f"{theirs}.self_attn",
+            hidden=self.hidden,
+            heads=self.heads,
+            rope=self.rope,
+            window=window if index in windowed else None,
+            head_norms=self.head_norms,
+            **own,
+        )
+
+
+@record
+class _Decoder:
+    """What the layers have in common."""
+
+    hidden: int
+    norms: Norms
+    activation: Activation
+    mixer: Callable[[int, str], AttentionSpec]
+    mixture: Mixture
+    dense_layers: Collection[int]
+    dense_width: int
+
+    def layer(self, index: int, theirs: str) -> LayerSpec:
+        ours, norm = f"layers.{index}", self.norms.norm
         after = norm(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", self.hidden)
         dense, experts = None, None
         if index in self.dense_layers:
@@ -142,16 +170,7 @@ class _Decoder:
         return LayerSpec(
             index=index,
             mixer_norm=norm(f"{ours}.attn_norm", f"{theirs}.input_layernorm", self.hidden),
-            mixer=attention(
-                ours,
-                f"{theirs}.self_attn",
-                hidden=self.hidden,
-                heads=self.heads,
-                rope=self.rope,
-                window=window if index in windowed else None,
-                head_norms=self.head_norms,
-                **own,
-            ),
+            mixer=self.mixer(index, theirs),
             mlp_norm=after if dense is not None else None,
             mlp=dense,
             experts=experts,
@@ -188,17 +207,39 @@ def mixture_decoder(
     """
     heads = config.heads(qkv_bias=qkv_bias, output_bias=output_bias)
     norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6))
-    layers = _Decoder(
+    attentions = _Attentions(
         hidden=config.integer("hidden_size"),
         heads=heads,
         rope=config.rope(heads.head_dim, partial=partial_rotary),
-        norms=norms,
         head_norms=norms if qk_norm else None,
-        activation=config.activation("silu"),
         windows=windows,
+        sinks=sinks,
+    )
+    return mixed_decoder(config, mixture, attentions.mixer, dense_layers=dense_layers)
+
+
+def mixed_decoder(
+    config: ConfigJSON,
+    mixture: Mixture,
+    mixer: Callable[[int, str], AttentionSpec],
+    *,
+    dense_layers: Collection[int] = (),
+    left_out: tuple[str, ...] = (),
+) -> ModelSpec:
+    """Return a decoder of experts whose family says what the attention of each layer is.
+
+    Args:
+        mixer: Makes it of the layer's number and of how its tensors' names begin.
+        left_out: How the names of tensors begin that have no part in texts.
+    """
+    norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6))
+    layers = _Decoder(
+        hidden=config.integer("hidden_size"),
+        norms=norms,
+        activation=config.activation("silu"),
+        mixer=mixer,
         mixture=mixture,
         dense_layers=dense_layers,
         dense_width=config.integer("intermediate_size", 0) if dense_layers else 0,
-        sinks=sinks,
     )
-    return layered_decoder(config, norms, layers.layer)
+    return layered_decoder(config, norms, layers.layer, left_out=left_out)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from zse.models.rope import RoPESpec
     from zse.models.spec import Activation, NormKind
-    from zse.models.weights import RowGroups, Shard, WeightKind
+    from zse.models.weights import Order, Shard, WeightKind
 
 
 @record
@@ -25,7 +25,7 @@ class Piece:
 
     name: str
     rows: int
-    order: RowOrder | RowGroups | None = None
+    order: Order | None = None
     is_transposed: bool = False
 
 

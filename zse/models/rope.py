@@ -201,9 +201,14 @@ def _yarn(base: list[float], head_dim: int, theta: float, scaling: RoPEScaling) 
     return frequencies
 
 
+def yarn_mscale(factor: float, weight: float) -> float:
+    """Return by how much yarn magnifies what is stretched so much."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
 def _yarn_attention_factor(scaling: RoPEScaling) -> float:
     def mscale(weight: float) -> float:
-        return 0.1 * weight * math.log(scaling.factor) + 1.0 if scaling.factor > 1.0 else 1.0
+        return yarn_mscale(scaling.factor, weight)
 
     if scaling.attention_factor is not None:
         return scaling.attention_factor

@@ -51,6 +51,36 @@ class NormSpec:
 
 
 @record
+class LatentSpec:
+    """Keys and values as products of a latent that all heads share (arXiv:2405.04434).
+
+    Kept of a token are its latent, normed, and behind it one key that turns: ``head_dim`` numbers.
+    No head's keys and values are ever made: a query goes through the matrix of its head's keys
+    instead, and then is as wide as what is kept; the latents, summed up by the weights of its
+    scores, go through that of its values.
+    """
+
+    rank: int
+    """Columns of the latent."""
+    key_dim: int
+    """Columns of a head's query that do not turn. Those that turn follow them."""
+    value_dim: int
+    """Columns of a head's value."""
+    query_norm: NormSpec | None = None
+    """Of the queries' own latent."""
+    query: LinearSpec | None = None
+    """From that latent to queries; None: there is none, and ``qkv`` makes queries."""
+    norm: NormSpec
+    """Of the latent."""
+    expansion: WeightSpec
+    """[heads * (key_dim + value_dim), rank]: of each head keys, then values."""
+
+    def query_columns(self, num_heads: int, rotary_dim: int) -> int:
+        """Return the columns of the queries as they are made."""
+        return num_heads * (self.key_dim + rotary_dim)
+
+
+@record
 class AttentionSpec:
     """Softmax attention over the sequence so far, queries in groups that share a key."""
 
@@ -74,12 +104,15 @@ class AttentionSpec:
     is_causal: bool = True
     """False: every token sees all of its sequence."""
     qkv: LinearSpec
-    """Rows of queries, of gates where ``is_gated``, of keys and of values where it has own ones."""
+    """Rows of queries, of gates where ``is_gated``, of keys and of values where it has own ones.
+    With a ``latent`` of queries or their latent, of the latent, of the key that turns."""
     q_norm: NormSpec | None = None
     """Before the rotation: of each head, or of all heads together where it is as wide."""
     k_norm: NormSpec | None = None
     value_norm_epsilon: float | None = None
     """Of an RMSNorm of each value head, which has no weight; None: there is none."""
+    latent: LatentSpec | None = None
+    """What heads are made of where they are not kept; there is one KV head then."""
     sinks: WeightSpec | None = None
     """One logit a head that takes its share of the softmax and has no value."""
     output: LinearSpec
@@ -92,6 +125,16 @@ class AttentionSpec:
     def kv_columns(self) -> int:
         """Columns of the keys, and of the values."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def cached_rows(self) -> int:
+        """Rows of ``head_dim`` numbers that are kept of a token: of keys, then of values."""
+        return self.num_kv_heads if self.latent is not None else 2 * self.num_kv_heads
+
+    @property
+    def value_dim(self) -> int:
+        """Columns of what is summed up by the weights of attention: a value, or the latent."""
+        return self.head_dim if self.latent is None else self.latent.rank
 
 
 @record

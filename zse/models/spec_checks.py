@@ -43,6 +43,12 @@ def _check_attention(attention: AttentionSpec, where: str) -> None:
         raise UnsupportedModelError(
             f"{where}: {heads} query heads do not divide among {kv_heads} KV heads"
         )
+    latent = attention.latent
+    if latent is not None and (kv_heads != 1 or attention.rope is None or latent.key_dim < 1):
+        raise UnsupportedModelError(
+            f"{where}: heads of a latent have {latent.key_dim} columns that do not turn; expected "
+            "at least one, some that turn, and one key that all heads share"
+        )
     if attention.window is not None and attention.window < 1:
         raise UnsupportedModelError(
             f"{where}: sliding_window is {attention.window}; expected a number above 0"

@@ -5,7 +5,8 @@ what they are, since nothing more can be known of them. The head is INT8 by defa
 read once a token and INT8 costs nothing measurable. The embedding is INT8 beside quantized layers:
 it is the largest single tensor, a row of it is read per token, and a scale for each row keeps that
 row close. What steers others, such as routers, stays in 16 bits: it is small, and a choice is all
-or nothing. Norms and biases are a thousandth of the bytes; they are float32, which is what the
+or nothing. So does what makes keys and values of a latent: it is read by columns as well as by
+rows. Norms and biases are a thousandth of the bytes; they are float32, which is what the
 operations compute in.
 """
 
@@ -88,7 +89,7 @@ class Storage:
             (group_size,) = group_sizes(scheme)
         elif source.kind in _QUANTIZED:
             scheme, group_size = self._linear_scheme(source.shape[1])
-        elif source.kind == "gate":
+        elif source.kind in ("gate", "latent"):
             scheme = self._plain_scheme()
         elif source.kind == "head":
             scheme = self._head_scheme()

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WeightKind: TypeAlias = Literal[
-    "linear", "experts", "gate", "embed", "position", "head", "norm", "bias", "state"
+    "linear", "experts", "gate", "latent", "embed", "position", "head", "norm", "bias", "state"
 ]
 """What a weight is for; it decides how it is stored (``zse.models.storage``).
 
 ``head`` is also an embedding that the head reads too; ``gate`` is a small matrix whose outputs
-steer others, or score a text: routers, steps, decays, classifiers; ``position`` has a row for each
-position of a sequence; ``state`` is what a linear attention keeps its state by: convolutions,
-decays, steps.
+steer others, or score a text: routers, steps, decays, classifiers; ``latent`` is multiplied by a
+row for each head, which is another one for each; ``position`` has a row for each position of a
+sequence; ``state`` is what a linear attention keeps its state by: convolutions, decays, steps.
 """
 Shard: TypeAlias = Literal["rows", "columns", "none"]
 """How a weight is divided among devices: each piece of its rows, its columns (partial sums are
@@ -65,6 +65,23 @@ class RowGroups:
 
 
 @record
+class RowHalves:
+    """Another order of the last rows of each head: those at even places, then those at odd ones."""
+
+    head_rows: int
+    turning: int
+    """How many of them are reordered."""
+
+    @property
+    def period(self) -> int:
+        """Rows that are reordered among themselves, and those that stay before them."""
+        return self.head_rows
+
+
+Order: TypeAlias = "RowOrder | RowGroups | RowHalves"
+
+
+@record
 class Source:
     """A tensor of a checkpoint. Its rows are everything but the last axis."""
 
@@ -74,7 +91,7 @@ class Source:
     """As the checkpoint has it."""
     is_transposed: bool = False
     """Whether its last two axes change places first: inputs come before outputs in it."""
-    order: RowOrder | RowGroups | None = None
+    order: Order | None = None
     """None: its rows stay as they are."""
     is_flat: bool = False
     """Whether it is read as one vector, each number of it a row: biases of all experts."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.models.weights import RowGroups
+from zse.models.weights import RowGroups, RowHalves
 
 if TYPE_CHECKING:
-    from zse.models.weights import RowOrder, Source, WeightSpec
+    from zse.models.weights import Order, Source, WeightSpec
     from zse.quantize.checkpoint import Checkpoint
 
 
@@ -50,8 +50,13 @@ def read_rows(
     return rows.float() + weight.offset if weight.offset else rows
 
 
-def reordered(rows: torch.Tensor, order: RowOrder | RowGroups) -> torch.Tensor:
+def reordered(rows: torch.Tensor, order: Order) -> torch.Tensor:
     """Return whole periods of rows in another order."""
+    if isinstance(order, RowHalves):
+        heads = rows.reshape(-1, order.head_rows, *rows.shape[1:])
+        first = order.head_rows - order.turning
+        parts = (heads[:, :first], heads[:, first::2], heads[:, first + 1 :: 2])
+        return torch.cat(parts, 1).reshape(rows.shape)
     if isinstance(order, RowGroups):
         groups = rows.reshape(order.num_groups, -1, *rows.shape[1:])
         kinds = torch.split(groups, list(order.sizes), 1)

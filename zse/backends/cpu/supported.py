@@ -69,6 +69,8 @@ def _attention_obstacles(
 ) -> Iterator[tuple[str, str]]:
     if not attention.is_causal:
         yield where, "attention to what follows"
+    if attention.latent is not None:
+        yield where, "keys and values that are made of a latent"
     if attention.head_dim > MAX_HEAD_DIM:
         yield where, f"heads of {attention.head_dim} columns, more than {MAX_HEAD_DIM}"
     group = attention.num_heads // attention.num_kv_heads

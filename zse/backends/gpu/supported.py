@@ -80,6 +80,8 @@ def _attention_obstacles(
     has_own_keys = attention.kv_of_layer is None
     if not attention.is_causal:
         yield where, "attention to what follows"
+    if attention.latent is not None:
+        yield where, "keys and values that are made of a latent"
     if attention.kv_of_layer is not None:
         other = cached.get(attention.kv_of_layer)
         if other is None or kept_heads(other) != kept_heads(attention):

@@ -24,7 +24,7 @@ def attend(
     sinks: torch.Tensor | None,
     layer: int,
 ) -> torch.Tensor:
-    """Return attention of every chunk over its own sequence, float32 [tokens, heads * head_dim].
+    """Return attention of every chunk over its own sequence, float32 [tokens, heads * value_dim].
 
     Keys and values of the step's tokens are in the cache already; ``query`` is float32
     [tokens, heads, head_dim], rotated, and ``sinks`` float32 [heads].
@@ -33,13 +33,14 @@ def attend(
     cache = _LayerCache(
         step.cache[source],
         attention.num_kv_heads,
+        None if attention.latent is None else attention.value_dim,
         attention.window,
         attention.scale,
         attention.softcap,
         sinks,
         attention.is_causal,
     )
-    outputs = torch.empty_like(query)
+    outputs = query.new_empty(*query.shape[:2], attention.value_dim)
     for chunk in step.chunks:
         rows = slice(chunk.first_row, chunk.first_row + chunk.num_tokens)
         if chunk.num_tokens == 1:
@@ -57,8 +58,10 @@ class _LayerCache(NamedTuple):
     """Where one layer's keys and values are, and how far back a query sees them."""
 
     pool: torch.Tensor
-    """[num_blocks, block_size, 2 * kv_heads, head_dim]."""
+    """[num_blocks, block_size, kept rows, head_dim]: keys, then values if there are any."""
     num_kv_heads: int
+    latent_columns: int | None
+    """First columns of a key that are its value; None where values are kept."""
     window: int | None
     """Keys a query sees, its own included; None for all before it."""
     scale: float
@@ -90,25 +93,27 @@ class _LayerCache(NamedTuple):
         return scores if cap is None else torch.tanh(scores / cap) * cap
 
     def gather(self, blocks: torch.Tensor, first: int, end: int) -> tuple[torch.Tensor, ...]:
-        """Return keys and values [kv_heads, end - first, head_dim] of positions first to end."""
+        """Return keys and values [kv_heads, end - first, columns] of positions first to end."""
         block_size = self.pool.shape[1]
         first_block = first // block_size
         used = blocks[first_block : -(-end // block_size)]
         joined = self.pool.index_select(0, used).view(-1, *self.pool.shape[2:])
         offset = first - first_block * block_size
         joined = joined[offset : offset + end - first].float().transpose(0, 1)
+        if self.latent_columns is not None:
+            return joined, joined[..., : self.latent_columns]
         return joined[: self.num_kv_heads], joined[self.num_kv_heads :]
 
 
 def _attend_one(cache: _LayerCache, chunk: ChunkRows, query: torch.Tensor) -> torch.Tensor:
-    """Return [1, heads, head_dim] for one token; everything gathered is visible to it."""
+    """Return [1, heads, value_dim] for one token; everything gathered is visible to it."""
     first = cache.first_key_of(chunk.start_position)
     keys, values = cache.gather(chunk.blocks, first, chunk.start_position + 1)
     head_dim = query.shape[2]
     grouped = (query * cache.scale).view(cache.num_kv_heads, -1, head_dim)
     scores = cache.capped(torch.bmm(grouped, keys.transpose(1, 2)))
     weights = cache.softmax(scores.unsqueeze(2)).squeeze(2)
-    return torch.bmm(weights, values).view(1, -1, head_dim)
+    return torch.bmm(weights, values).view(1, -1, values.shape[2])
 
 
 def _attend_tile(
@@ -118,7 +123,7 @@ def _attend_tile(
     query: torch.Tensor,
     positions: tuple[int, int],
 ) -> torch.Tensor:
-    """Return [queries, heads, head_dim] for consecutive queries of one chunk."""
+    """Return [queries, heads, value_dim] for consecutive queries of one chunk."""
     first_query, end = positions
     first_key = cache.first_key_of(first_query)
     end_key = end if cache.is_causal else chunk.start_position + chunk.num_tokens
@@ -130,16 +135,15 @@ def _attend_tile(
     if not cache.is_plain:
         scores = cache.capped(grouped @ keys.unsqueeze(1).transpose(2, 3) * cache.scale) + mask
         attended = cache.softmax(scores) @ values.unsqueeze(1)
-        return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
-    shape = (cache.num_kv_heads, repeats, end_key - first_key, head_dim)
+        return attended.permute(2, 0, 1, 3).reshape(count, heads, -1)
     attended = torch.nn.functional.scaled_dot_product_attention(
         grouped,
-        keys.unsqueeze(1).expand(shape),
-        values.unsqueeze(1).expand(shape),
+        keys.unsqueeze(1).expand(-1, repeats, -1, -1),
+        values.unsqueeze(1).expand(-1, repeats, -1, -1),
         attn_mask=mask,
         scale=cache.scale,
     )
-    return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
+    return attended.permute(2, 0, 1, 3).reshape(count, heads, -1)
 
 
 def _mask_of(step: Step, cache: _LayerCache, bounds: tuple[int, int, int, int]) -> torch.Tensor:

@@ -62,7 +62,7 @@ class TorchBackend(TorchOperations):
             for layer in spec.layers
             if is_attention(layer.mixer) and layer.mixer.kv_of_layer is None
         }
-        values = sum(2 * attention.kv_columns for attention in self._storing.values())
+        values = sum(one.cached_rows * one.head_dim for one in self._storing.values())
         self._block_bytes = values * self.block_size * self._kv_dtype.itemsize
         self._weights = Weights(reader, spec)
         self.states = states_of(spec, options)
@@ -115,7 +115,7 @@ class TorchBackend(TorchOperations):
     def _new_memory(self, num_blocks: int, num_slots: int) -> StepMemory:
         blocks = {
             index: _untouched_zeros(
-                (num_blocks, self.block_size, 2 * attention.num_kv_heads, attention.head_dim),
+                (num_blocks, self.block_size, attention.cached_rows, attention.head_dim),
                 self._kv_dtype,
             )
             for index, attention in self._storing.items()

@@ -16,6 +16,7 @@ from zse.backends.torch.activation import activate_rows
 from zse.backends.torch.attention import attend
 from zse.backends.torch.delta import mix_chunks
 from zse.backends.torch.experts import add_experts
+from zse.backends.torch.latent import absorb_keys, expand_values
 from zse.backends.torch.rotary import RotaryTable, rotate
 from zse.backends.torch.sampling import sample
 from zse.backends.types import accepted, mask_bytes
@@ -106,6 +107,8 @@ class TorchOperations:
         weights: LayerWeights,
         layer: int,
     ) -> Query:
+        if attention.latent is not None:
+            return Query(absorb_keys(step, qkv, attention, weights, layer), None)
         rows, dim = qkv.shape[0], attention.head_dim
         query, gate, keys, values = _split(qkv, attention)
         rotary = step.rotary.get(attention.rope) if attention.rope is not None else None
@@ -131,6 +134,8 @@ class TorchOperations:
         layer: int,
     ) -> torch.Tensor:
         attended = attend(step, query.rotated.contiguous(), attention, weights.sinks, layer)
+        if attention.latent is not None:
+            attended = expand_values(step, attended, attention, weights)
         return attended if query.gate is None else attended.mul_(torch.sigmoid(query.gate))
 
     def delta(

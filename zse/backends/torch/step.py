@@ -42,7 +42,7 @@ class StepMemory(NamedTuple):
     """What steps leave for those after them."""
 
     blocks: dict[int, torch.Tensor]
-    """Of each layer that stores keys: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
+    """Of each layer that stores keys: [num_blocks, block_size, kept rows, head_dim]."""
     states: States
 
 
@@ -60,7 +60,7 @@ class Step:
     """Rows before this one are computed each on its own."""
     chunks: list[ChunkRows]
     cache: Mapping[int, torch.Tensor]
-    """Of each layer that stores any: [num_blocks, block_size, 2 * kv_heads, head_dim]."""
+    """Of each layer that stores any: [num_blocks, block_size, kept rows, head_dim]."""
     states: States
     sampled_rows: list[int]
     """Rows whose tokens' successors are asked for, in the order of the batch."""

@@ -81,7 +81,9 @@ class Weights:
             weight.name: weight.members for weight in spec.weights() if weight.kind == "experts"
         }
         self._kept_whole = {
-            weight.name for weight in spec.weights() if weight.kind in ("state", "position")
+            weight.name
+            for weight in spec.weights()
+            if weight.kind in ("state", "position", "latent")
         }
         self._vectors: dict[str, torch.Tensor] = {}
         """What is no matrix to multiply with."""
@@ -115,6 +117,8 @@ class Weights:
 
     def vector(self, spec: WeightSpec) -> torch.Tensor:
         return self._vectors[spec.name]
+
+    matrix = vector
 
     def head(self, spec: ModelSpec) -> Linear | None:
         return None if spec.head.weight is None else self._linears[spec.head.weight.name]
