@@ -105,7 +105,10 @@ def test_what_no_backend_computes_is_refused_by_layer_and_name(
     ("spec", "message"),
     [
         (with_layer(mixer=linear_attention(SECOND)), "linear attention with keys of 16"),
-        (with_layer(experts=experts(SECOND)), "layer 1 .*a dense MLP beside experts"),
+        (
+            with_layer(experts=experts(SECOND)),
+            "layer 1 .*a dense MLP beside experts without a norm",
+        ),
         (with_attention(k_norm=None), "layer 1 .*norms of heads"),
         (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
         (with_layer(mlp_post_norm=replace(SECOND.mlp_norm, kind="layer")), "layer 1 .*a LayerNorm"),

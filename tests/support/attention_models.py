@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from any_layers import attention, layer, model
+from any_layers import attention, experts, layer, model
 
 from zse.models.rope import RoPESpec
 
@@ -48,6 +48,14 @@ def mixed() -> ModelSpec:
     reader = partial(attention, heads=WIDE, rope=PARTIAL, norms={"q_norm": 128}, kv_of_layer=1)
     common = {**POST_NORMS, "stream_scale": True}
     return model([layer(i, one, **common) for i, one in enumerate((windowed, full, reader))])
+
+
+def beside() -> ModelSpec:
+    """As Gemma 4 with experts beside a dense MLP: a norm of each, and one of both."""
+    mixture = partial(experts, router_norm=True, expert_scale=True, post_norm=True)
+    common = {**POST_NORMS, "stream_scale": True, "dense_post_norm": True}
+    one = layer(0, partial(narrow, norms=HEAD_NORMS), experts=mixture, **common)
+    return model([one, layer(1, narrow)])
 
 
 def bare() -> ModelSpec:

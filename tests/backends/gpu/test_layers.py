@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from any_layers import write_model
-from attention_models import bare, capped, gates, mixed, sinks
+from attention_models import bare, beside, capped, gates, mixed, sinks
 from interpreted_runner import open_runner
 from logits import as_tensor
 
@@ -22,7 +22,14 @@ TOKENS = [5, 17, 70, 33, 9, 200]
 
 @pytest.mark.parametrize(
     ("make", "kv_dtype"),
-    [(sinks, "int8"), (gates, "int8"), (capped, "bf16"), (mixed, "bf16"), (bare, "bf16")],
+    [
+        (sinks, "int8"),
+        (gates, "int8"),
+        (capped, "bf16"),
+        (mixed, "bf16"),
+        (bare, "bf16"),
+        (beside, "bf16"),
+    ],
 )
 def test_a_prompt_and_a_token_after_it_have_the_logits_of_torch(
     make: Any, kv_dtype: str, tmp_path: Path

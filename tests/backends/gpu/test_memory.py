@@ -6,16 +6,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from attention_models import mixed
+from attention_models import beside, mixed
 from gpu_facts import H200
 
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
 from zse.backends.gpu.graphs import bucket_of
+from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
 from zse.backends.gpu.memory import choose_num_blocks
-from zse.backends.gpu.plans import StepPlans
+from zse.backends.gpu.plans import BATCH_ROWS, StepPlans
 from zse.errors import DeviceError
 from zse.kernels.attention.launch import decode_counters_bytes
+from zse.kernels.linear.weight import LinearWeight
 from zse.models.memory import ModelFacts, estimate_memory
 from zse.models.uniform import TensorNames, UniformDecoder
 from zse.options import LoadOptions, load_options
@@ -121,6 +123,25 @@ def test_an_estimate_counts_the_heads_and_the_angles_of_each_layer():
     assert plans.counters_bytes == decode_counters_bytes(
         bucket_of(chosen.batch.max_sequences), plans.attention_kinds[0].shape
     )
+
+
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_what_experts_add_has_room_behind_what_the_mlp_beside_them_adds(rows):
+    spec = beside()
+    linears = {
+        weight.name: LinearWeight(
+            scheme="int8", rows=weight.shape[0], columns=weight.shape[1], weights=0
+        )
+        for weight in spec.weights()
+        if len(weight.shape) == 2
+    }
+    plans = StepPlans(spec, linears, H200, options())
+    shape = InputShape(decode_rows=0, prefill_rows=rows, sequences=1, table_stride=1, wanted=1)
+    down = linears[spec.layers[0].mlp.down.weight.name]
+    dense = rows * down.rows * 4
+    if rows <= BATCH_ROWS:
+        dense = plans.plan(down, rows, quantized=False).output_bytes
+    assert plans.scratch(shape).beside >= max(dense, 2 * rows * spec.hidden_size * 4)
 
 
 def test_a_layer_with_a_window_is_split_into_what_it_sees():

@@ -34,6 +34,15 @@ GEMMA_4 = {
     "num_global_key_value_heads": 1,
     "attention_k_eq_v": True,
 }
+GEMMA_4_MIXTURE = {
+    **GEMMA_4,
+    "hidden_size": 2816,
+    "intermediate_size": 2112,
+    "enable_moe_block": True,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "moe_intermediate_size": 704,
+}
 SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("gemma2", "Gemma2ForCausalLM", {}),
     ("gemma2", "Gemma2ForCausalLM", {"head_dim": 128, "query_pre_attn_scalar": 144}),
@@ -41,6 +50,7 @@ SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("gemma3_text", "Gemma3ForCausalLM", {"head_dim": 128, "num_attention_heads": 32}),
     ("gemma4_text", "Gemma4ForCausalLM", GEMMA_4),
     ("gemma4_text", "Gemma4ForCausalLM", {**GEMMA_4, "num_kv_shared_layers": 6}),
+    ("gemma4_text", "Gemma4ForCausalLM", GEMMA_4_MIXTURE),
     ("gpt_oss", "GptOssForCausalLM", {}),
     ("qwen3_next", "Qwen3NextForCausalLM", {}),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", {}),
@@ -116,3 +126,7 @@ def test_every_kernel_of_a_published_shape_is_in_the_pack(
 def test_dense_families_are_computed(family: str) -> None:
     names = {model_type: architecture for model_type, architecture, _ in SHAPES}
     check_supported(spec_of(family, names[family], {}))
+
+
+def test_experts_beside_a_dense_mlp_are_computed() -> None:
+    check_supported(spec_of("gemma4_text", "Gemma4ForCausalLM", GEMMA_4_MIXTURE))

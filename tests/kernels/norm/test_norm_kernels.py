@@ -9,7 +9,7 @@ from interpreted import InterpretedLauncher
 from zse.errors import UnsupportedModelError
 from zse.kernels.layout import HeadShape, Partials, Plain, Quantized
 from zse.kernels.norm import reference
-from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
+from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm, sums_norm
 from zse.kernels.norm.variants import row_groups_for
 
 EPSILON = 1e-6
@@ -226,6 +226,23 @@ def test_all_queries_have_one_norm_and_all_keys_another(splits: int, has_bias: b
     )  # fmt: skip
     assert (whole.splits, whole.values, whole.split_rows) == (1, parts.data_ptr(), 3)
     torch.testing.assert_close(parts[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_the_norm_of_a_sum_replaces_its_first_summand(splits: int, has_bias: bool) -> None:
+    torch.manual_seed(12)
+    parts, bias, weight = torch.randn(splits, 3, 144), torch.randn(144), torch.randn(144)
+    others = parts[1:].clone()
+    total = parts.sum(0) + (bias if has_bias else 0)
+    normed = sums_norm(
+        InterpretedLauncher(), partials(parts), weight.data_ptr(), EPSILON,
+        bias_address=bias.data_ptr() if has_bias else 0,
+    )  # fmt: skip
+    assert (normed.splits, normed.values, normed.split_rows) == (1, parts.data_ptr(), 3)
+    expected = reference.rms_norm(total, weight, EPSILON)
+    torch.testing.assert_close(parts[0], expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(parts[1:], others)
 
 
 def test_a_group_of_zeros_has_codes_of_zero_and_a_scale_of_zero() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Added, Residual
 from zse.backends.gpu.plans import BATCH_ROWS
 from zse.backends.gpu.products import Products
-from zse.errors import UnsupportedModelError
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
-from zse.kernels.norm.launch import PostNorm
+from zse.kernels.norm.launch import PostNorm, sums_norm
 from zse.kernels.route.launch import (
     Pending,
     Router,
@@ -24,9 +24,9 @@ from zse.kernels.route.launch import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.gpu.forward import Step
+    from zse.backends.gpu.forward import Deferred, Step
     from zse.backends.gpu.mixture import Mixture, MixtureArea, SharedMatrices
-    from zse.backends.gpu.weights import BoundNorm
+    from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.backends.operations import ExpertWeights
     from zse.kernels.layout import Activation
     from zse.models.spec import ExpertsSpec, MLPSpec
@@ -48,11 +48,22 @@ class ExpertOperations(Products):
         router = _router(mixture, weights, experts)
         if residual.post is None and mixture.takes_few(step.shape.rows, quantized=step.quantized):
             assert weights.norm is not None  # which it is fused with
-            return self._few(step, residual, weights.norm, router, mixture, experts.expert)
-        return self._many(step, residual, weights, router, mixture, experts)
+            added = self._few(step, residual, weights.norm, router, mixture, experts.expert)
+        else:
+            added = self._many(step, residual, weights, router, mixture, experts)
+        if weights.post_norm is None:
+            return added
+        return Added(sums=self._normed_sums(step, self._sums_of(step, added), weights.post_norm))
 
-    def dense(self, *_: Any) -> Added:
-        raise UnsupportedModelError("a GPU does not compute a dense MLP beside experts")
+    def dense(
+        self, step: Step, inputs: Deferred, linear: BoundLinear, post_norm: BoundNorm | None
+    ) -> Added:
+        """Leave the norm of what a dense MLP makes, where there is room behind it."""
+        assert post_norm is not None
+        output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
+        inputs.write(output)
+        sums = self._multiply(step, linear.weight, output, step.scratch.beside)
+        return Added(sums=self._normed_sums(step, sums, post_norm, linear.bias))
 
     def add(
         self,
@@ -63,27 +74,49 @@ class ExpertOperations(Products):
         post_norm: BoundNorm | None,
     ) -> Residual:
         """Leave summands for the next norm, or add what is not summed yet to the stream."""
-        (one,) = added
+        *beside, last = added
         post = post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon)
-        if one.sums is not None:
-            return Residual(address=residual.address, pending=one.sums, scale=scale, post=post)
-        assert one.pairs is not None
-        assert one.choice is not None
-        if post is None:
-            combine(
-                step.launcher,
-                residual.address,
-                one.pairs,
-                one.choice,
-                shared=one.shared,
-                scale=scale,
-            )
-            return Residual(address=residual.address)
-        sums = Partials(
-            rows=one.choice.rows, columns=self._hidden, splits=1, values=one.sums_address
+        if beside:  # what the experts add lies behind what the dense MLP does
+            assert beside[0].sums is not None
+            both = replace(beside[0].sums, splits=2)
+            return Residual(address=residual.address, pending=both, scale=scale, post=post)
+        if last.sums is not None or post is not None:
+            sums = self._sums_of(step, last)
+            return Residual(address=residual.address, pending=sums, scale=scale, post=post)
+        assert last.pairs is not None
+        assert last.choice is not None
+        combine(
+            step.launcher,
+            residual.address,
+            last.pairs,
+            last.choice,
+            shared=last.shared,
+            scale=scale,
         )
-        combine(step.launcher, sums.values, one.pairs, one.choice, shared=one.shared, adds=False)
-        return Residual(address=residual.address, pending=sums, scale=scale, post=post)
+        return Residual(address=residual.address)
+
+    def _sums_of(self, step: Step, added: Added) -> Partials:
+        """Return the summands of what experts add."""
+        if added.sums is not None:
+            return added.sums
+        assert added.pairs is not None
+        assert added.choice is not None
+        sums = Partials(
+            rows=added.choice.rows, columns=self._hidden, splits=1, values=added.sums_address
+        )
+        combine(
+            step.launcher, sums.values, added.pairs, added.choice, shared=added.shared, adds=False
+        )
+        return sums
+
+    def _normed_sums(
+        self, step: Step, sums: Partials, norm: BoundNorm, bias_address: int = 0
+    ) -> Partials:
+        return sums_norm(step.launcher, sums, norm.weight, norm.epsilon, bias_address=bias_address)
+
+    def _behind_dense(self, step: Step) -> int:
+        """Return where what experts add follows what a dense MLP does, as one more summand."""
+        return step.scratch.beside + step.shape.rows * self._hidden * 4
 
     # --- a few rows ------------------------------------------------------------------------------
 
@@ -122,6 +155,8 @@ class ExpertOperations(Products):
         hidden = self._expert_inputs(step, mixture, choice.pairs, mixture.width)
         self._activate(step, joined, hidden, mlp)
         plan = plans.pair_plan(mixture.down, choice.pairs, max_splits=1)
+        if mixture.beside is not None:
+            sums = self._behind_dense(step)
         return Added(
             sums=pair_products(
                 step.launcher, mixture.down, hidden, choice, sums, plan, is_down=True
@@ -170,7 +205,8 @@ class ExpertOperations(Products):
         pairs = grouped_products(
             step.launcher, mixture.down, hidden, choice, grouping, sums, is_down=True
         )
-        return Added(pairs=pairs, choice=choice, shared=shared, sums_address=start + area.sums)
+        added = start + area.sums if mixture.beside is None else self._behind_dense(step)
+        return Added(pairs=pairs, choice=choice, shared=shared, sums_address=added)
 
     def _shared(
         self,

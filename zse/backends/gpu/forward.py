@@ -97,7 +97,7 @@ class Deferred:
 
 @record
 class Added:
-    """What a mixture of experts adds to the stream: summands, or products that are to be summed."""
+    """What is added to the stream: summands, or products of experts that are to be summed."""
 
     sums: Partials | None = None
     """Weighted already."""

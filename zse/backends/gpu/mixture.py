@@ -47,6 +47,8 @@ class Mixture:
     """Where it cannot be one more of the stacked ones."""
     fuses_norm: bool
     """Whether the norm of a few rows can choose their experts."""
+    beside: LinearWeight | None
+    """The last matrix of a dense MLP beside them."""
 
     @property
     def slots(self) -> int:
@@ -81,16 +83,18 @@ def mixtures_of(
         linears: Matrices by name.
         vectors: Addresses of biases by name; without one a bias counts as none.
     """
-    found = (layer.experts for layer in spec.layers)
     return {
-        experts.router.weight.name: _mixture(experts, linears, vectors)
-        for experts in found
-        if experts is not None
+        layer.experts.router.weight.name: _mixture(layer.experts, layer.mlp, linears, vectors)
+        for layer in spec.layers
+        if layer.experts is not None
     }
 
 
 def _mixture(
-    experts: ExpertsSpec, linears: Mapping[str, LinearWeight], vectors: Mapping[str, int]
+    experts: ExpertsSpec,
+    dense: MLPSpec | None,
+    linears: Mapping[str, LinearWeight],
+    vectors: Mapping[str, int],
 ) -> Mixture:
     mlp, count, shared_gate = experts.expert, experts.num_experts, experts.shared_gate
     up, down = linears[mlp.up.weight.name], linears[mlp.down.weight.name]
@@ -118,6 +122,7 @@ def _mixture(
         and {router.scheme, gate.scheme if gate else "bf16"} == {"bf16"}
         and (own is None or joins)
         and fits_norm_route(router.columns),
+        beside=None if dense is None else linears[dense.down.weight.name],
     )
 
 

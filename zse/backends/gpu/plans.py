@@ -190,6 +190,7 @@ class StepPlans:
             experts=max(
                 (self.mixture_area(each, rows).length_bytes for each in self._mixtures), default=0
             ),
+            beside=max((self._beside_bytes(each, shape) for each in self._mixtures), default=0),
             logits=wanted * model.vocab_size * 4,
             masks=wanted * mask_bytes(model.vocab_size),
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
@@ -243,6 +244,17 @@ class StepPlans:
         up = self.pair_plan(mixture.up, pairs).output_bytes
         down = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
         return max(widest, up, down)
+
+    def _beside_bytes(self, mixture: Mixture, shape: InputShape) -> int:
+        """Return the bytes of what a dense MLP and the experts beside it add."""
+        if mixture.beside is None:
+            return 0
+        rows = shape.rows
+        experts = one = rows * mixture.hidden * 4
+        if mixture.takes_few(rows, quantized=self.reads_quantized(shape)):
+            pairs = rows * mixture.slots
+            experts = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
+        return max(self._sums_bytes(mixture.beside, shape), one + experts)
 
     def _distinct_linears(self) -> list[LinearWeight]:
         """Return one matrix of each form, but the head's and experts', which are counted apart."""

@@ -42,6 +42,8 @@ class ScratchSizes:
     """Weights widened to 16 bits for prefill."""
     experts: int
     """Which experts each row goes through, and what a shared one of another width makes."""
+    beside: int
+    """What a dense MLP adds beside experts, and behind it what they do."""
     logits: int
     masks: int
     """Which tokens may come, a bit each."""
@@ -74,6 +76,7 @@ class Scratch:
         self.weights = address + offsets["weights"]
         self.weights_bytes = sizes.weights
         self.experts = address + offsets["experts"]
+        self.beside = address + offsets["beside"]
         self.logits = address + offsets["logits"]
         self.masks = address + offsets["masks"]
         self.sampling = address + offsets["sampling"]

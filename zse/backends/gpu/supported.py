@@ -14,7 +14,7 @@ from zse.kernels.route.rules import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from zse.models.spec import AttentionSpec, ExpertsSpec, MLPSpec, ModelSpec, NormSpec
+    from zse.models.spec import AttentionSpec, ExpertsSpec, LayerSpec, ModelSpec, NormSpec
 
 
 def check_supported(spec: ModelSpec) -> None:
@@ -34,7 +34,9 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for layer in spec.layers:
         where = f"layer {layer.index}"
         if layer.experts is not None:
-            yield from _expert_obstacles(where, layer.experts, layer.mlp)
+            if layer.mlp is not None and None in (layer.dense_post_norm, layer.experts.post_norm):
+                yield where, "a dense MLP beside experts without a norm of each"
+            yield from _expert_obstacles(where, layer.experts)
         if is_attention(layer.mixer):
             yield from _attention_obstacles(where, layer.mixer, cached)
         else:
@@ -47,7 +49,7 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
                 yield where, "an odd number of value heads"
         if layer.mixer_stream_norm is not None or layer.mlp_stream_norm is not None:
             yield where, "a norm of the stream itself"
-        if any(_kind(norm) == "layer" for norm in (layer.mixer_post_norm, layer.mlp_post_norm)):
+        if any(_kind(norm) == "layer" for norm in _norms_of_added(layer)):
             yield where, "a LayerNorm of what it adds to the stream"
     for layer in spec.extra_heads:
         yield f"layer {layer.index}", "a head that guesses further tokens"
@@ -55,15 +57,16 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "the head", "vectors in place of logits"
 
 
-def _expert_obstacles(
-    where: str, experts: ExpertsSpec, dense: MLPSpec | None
-) -> Iterator[tuple[str, str]]:
+def _norms_of_added(layer: LayerSpec) -> Iterator[NormSpec | None]:
+    """Return the norms of what a layer adds to the stream."""
+    yield from (layer.mixer_post_norm, layer.mlp_post_norm, layer.dense_post_norm)
+    if layer.experts is not None:
+        yield layer.experts.post_norm
+
+
+def _expert_obstacles(where: str, experts: ExpertsSpec) -> Iterator[tuple[str, str]]:
     shared, gate = experts.shared, experts.shared_gate
     slots = experts.experts_per_token + (shared is not None)
-    if dense is not None:
-        yield where, "a dense MLP beside experts"
-    if experts.post_norm is not None:
-        yield where, "a norm of what its experts add"
     if experts.num_experts > MAX_EXPERTS or slots > MAX_CHOSEN or experts.num_groups > MAX_GROUPS:
         yield where, f"more than {MAX_EXPERTS} experts, {MAX_CHOSEN} a token or {MAX_GROUPS} groups"
     if (shared and shared.down.bias) or (gate and gate.bias):

@@ -104,6 +104,33 @@ def residual_norm(
     launcher.launch(form, (rows, 1, 1), *sources, *biases, *targets, *numbers)
 
 
+def sums_norm(
+    launcher: Launcher,
+    added: Partials,
+    norm_address: int,
+    epsilon: float,
+    *,
+    bias_address: int = 0,
+) -> Partials:
+    """Take the RMSNorm of the sum of some summands.
+
+    Args:
+        added: Summands; the normed rows, float32, replace the first one.
+        norm_address: float32 [columns of added].
+        bias_address: float32 [columns of added], added before the norm; 0 for none.
+
+    Returns:
+        Where the normed rows are.
+
+    Raises:
+        UnsupportedModelError: No kernel takes this row length.
+    """
+    _norm_parts(
+        launcher, added, (added.columns, 0), (norm_address, 0), epsilon, bias_address, parts=1
+    )
+    return replace(added, splits=1)
+
+
 def heads_norm(
     launcher: Launcher,
     joined: Partials,
@@ -129,18 +156,32 @@ def heads_norm(
         UnsupportedModelError: No kernel takes this row length.
     """
     columns = (shape.query_columns, shape.kv_heads * shape.head_dim)
+    norms = (q_norm_address, k_norm_address)
+    _norm_parts(launcher, joined, columns, norms, epsilon, bias_address, parts=3)
+    return replace(joined, splits=1)
+
+
+def _norm_parts(
+    launcher: Launcher,
+    sums: Partials,
+    columns: tuple[int, int],
+    norm_addresses: tuple[int, int],
+    epsilon: float,
+    bias_address: int,
+    *,
+    parts: int,
+) -> None:
+    """Leave whole rows in the first summand: two parts with their norms, the rest as it is."""
     launcher.launch(
         heads_norm_variant(row_groups_for(max(columns), FAMILY_ROW_GROUPS)),
-        (joined.rows, 3, 1),
-        joined.values,
+        (sums.rows, parts, 1),
+        sums.values,
         bias_address,
-        q_norm_address,
-        k_norm_address,
-        joined.split_rows,
-        joined.splits,
+        *norm_addresses,
+        sums.split_rows,
+        sums.splits,
         int(bias_address != 0),
         *columns,
-        shape.qkv_columns,
+        sums.columns,
         epsilon,
     )
-    return replace(joined, splits=1)
