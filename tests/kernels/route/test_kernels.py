@@ -150,9 +150,11 @@ def test_pairs_are_sorted_by_their_experts(rows: int) -> None:
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("splits", [0, 3])
-@pytest.mark.parametrize("has_gate", [False, True])
+@pytest.mark.parametrize(
+    ("has_gate", "has_router_norm"), [(False, False), (True, False), (False, True)]
+)
 def test_the_norm_of_a_few_rows_chooses_their_experts(
-    quantized: bool, splits: int, has_gate: bool
+    quantized: bool, splits: int, has_gate: bool, has_router_norm: bool
 ) -> None:
     torch.manual_seed(7)
     hidden, rules = 288, Rules(scoring="softmax_chosen")
@@ -176,11 +178,14 @@ def test_the_norm_of_a_few_rows_chooses_their_experts(
     expected_stream, expected = residual_norm(
         residual, norm, 1e-6, added if splits else None, added_bias=added_bias, added_scale=0.5
     )
+    router_norm = torch.rand(hidden) - 0.5
+    routed_by = expected / norm * router_norm if has_router_norm else expected
     logits, counters = torch.zeros(ROWS, 21), torch.zeros(ROWS, dtype=torch.int32)
     norm_route(
         InterpretedLauncher(), residual.data_ptr(), pending, norm.data_ptr(), 1e-6, router,
         RouterMatrix(weights=matrix.data_ptr(), gate=matrix[24].data_ptr() if has_gate else 0),
         output, routed.choice, logits.data_ptr(), counters.data_ptr(),
+        router_norm_address=router_norm.data_ptr() if has_router_norm else 0,
     )  # fmt: skip
     torch.testing.assert_close(residual, expected_stream)
     assert counters.tolist() == [0] * ROWS
@@ -188,7 +193,7 @@ def test_the_norm_of_a_few_rows_chooses_their_experts(
     torch.testing.assert_close(
         found if quantized else plain.float(), expected, rtol=2e-2, atol=2e-2
     )
-    chosen, weights = route(expected @ matrix[:20].float().T + bias, rules)
+    chosen, weights = route(routed_by @ matrix[:20].float().T + bias, rules)
     if has_gate:
         chosen = torch.cat((chosen, torch.full((ROWS, 1), 20)), 1)
         weights = torch.cat((weights, (expected @ matrix[24].float()).sigmoid()[:, None]), 1)

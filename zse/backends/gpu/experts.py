@@ -47,8 +47,7 @@ class ExpertOperations(Products):
         mixture = self._model.mixtures[experts.router.weight.name]
         router = _router(mixture, weights, experts)
         if residual.post is None and mixture.takes_few(step.shape.rows, quantized=step.quantized):
-            assert weights.norm is not None  # which it is fused with
-            added = self._few(step, residual, weights.norm, router, mixture, experts.expert)
+            added = self._few(step, residual, weights, router, mixture, experts.expert)
         else:
             added = self._many(step, residual, weights, router, mixture, experts)
         if weights.post_norm is None:
@@ -124,11 +123,13 @@ class ExpertOperations(Products):
         self,
         step: Step,
         residual: Residual,
-        norm: BoundNorm,
+        weights: ExpertWeights,
         router: Router,
         mixture: Mixture,
         mlp: MLPSpec,
     ) -> Added:
+        norm, router_norm = weights.norm, weights.router_norm
+        assert norm is not None  # which it is fused with
         plans, rows = self._model.plans, step.shape.rows
         area = plans.mixture_area(mixture, rows)
         choice = area.choice(step.scratch.experts)
@@ -148,6 +149,7 @@ class ExpertOperations(Products):
             choice,
             step.scratch.experts + area.logits,
             self._model.counters,
+            router_norm_address=router_norm.weight if router_norm else 0,
         )
         plan = plans.pair_plan(mixture.up, choice.pairs)
         sums = step.scratch.sums

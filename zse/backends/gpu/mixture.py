@@ -107,7 +107,6 @@ def _mixture(
     def stacked(stack: LinearWeight, bias: str, shared: LinearWeight | None) -> StackedWeight:
         return StackedWeight(stack=stack, experts=count, bias=vectors.get(bias, 0), shared=shared)
 
-    norm = experts.norm
     return Mixture(
         up=stacked(up, mlp.up.bias.name if mlp.up.bias else "", own_up),
         down=stacked(down, mlp.down.bias.name if mlp.down.bias else "", own_down),
@@ -116,14 +115,20 @@ def _mixture(
         chosen=experts.experts_per_token,
         has_shared=own is not None,
         shared=None if joins else own,
-        fuses_norm=experts.router_norm is None
-        and norm is not None
-        and norm.kind == "rms"
+        fuses_norm=_norms_fuse(experts)
         and {router.scheme, gate.scheme if gate else "bf16"} == {"bf16"}
         and (own is None or joins)
         and fits_norm_route(router.columns),
         beside=None if dense is None else linears[dense.down.weight.name],
     )
+
+
+def _norms_fuse(experts: ExpertsSpec) -> bool:
+    """Return whether one kernel makes what the experts and their router read."""
+    norm, of_router = experts.norm, experts.router_norm or experts.norm
+    if norm is None or of_router is None:
+        return False
+    return (norm.kind, of_router.kind, of_router.epsilon) == ("rms", "rms", norm.epsilon)
 
 
 def _shared_matrices(shared: MLPSpec, linears: Mapping[str, LinearWeight]) -> SharedMatrices:

@@ -164,6 +164,8 @@ def norm_route(
     choice: Choice,
     logits_address: int,
     counters_address: int,
+    *,
+    router_norm_address: int = 0,
 ) -> None:
     """Add pending sums to a few rows of the stream, store their RMSNorm, and choose experts.
 
@@ -173,6 +175,8 @@ def norm_route(
         output: Activations [rows, hidden]; ``fits_norm_route(hidden)``.
         logits_address: Where float32 [rows, experts + 1] may lie meanwhile.
         counters_address: int32 [rows], zero before and after.
+        router_norm_address: float32 [hidden], the weight of the norm that the router reads, whose
+            epsilon is the other's; 0 where it reads what the experts do.
     """
     scales, sums, outputs = activation_addresses(output)
     added = pending.added
@@ -185,6 +189,7 @@ def norm_route(
         added.values if added else 0,
         pending.bias,
         norm_address,
+        router_norm_address or norm_address,
         matrix.weights,
         router.bias,
         router.selection_bias,

@@ -72,6 +72,7 @@ NORM_ROUTE = Kernel(
         pointer("added", "fp32"),
         pointer("added_bias", "fp32"),
         pointer("norm", "fp32"),
+        pointer("router_norm", "fp32"),
         pointer("router", "bf16"),
         pointer("router_bias", "fp32"),
         pointer("selection_bias", "fp32"),

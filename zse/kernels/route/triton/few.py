@@ -10,22 +10,25 @@ from zse.kernels.triton.parts import GROUP, load_bias, store_activations, sum_pa
 
 
 @triton.jit
-def normalized_row(stream, added, added_bias, norm_weight, columns, inside, hidden, added_rows,
-                   splits, has_added_bias, added_scale, epsilon):  # fmt: skip
-    """Return the new residual stream of a row and its RMSNorm, float32 in the shape of columns."""
+def normalized_row(stream, added, added_bias, columns, inside, hidden, added_rows, splits,
+                   has_added_bias, added_scale, epsilon):  # fmt: skip
+    """Return the new residual stream of a row, and itself over its root mean square.
+
+    Both are float32 in the shape of columns; the second is a norm without its weight.
+    """
     values = tl.load(stream + columns, mask=inside, other=0.0)
     if splits > 0:
         total = sum_partials(added, columns, inside, splits, added_rows.to(tl.int64) * hidden)
         total += load_bias(added_bias, columns, inside, has_added_bias)
         values += total * added_scale
     mean = tl.sum(tl.sum(values * values, axis=1), axis=0) / hidden
-    return values, values * tl.rsqrt(mean + epsilon) * norm_weight
+    return values, values * tl.rsqrt(mean + epsilon)
 
 
 @triton.jit
 def norm_route(
-    residual, added, added_bias, norm, router, router_bias, selection_bias, expert_scale,
-    outputs, scales, sums, logits, counters, experts, expert_weights,
+    residual, added, added_bias, norm, router_norm, router, router_bias, selection_bias,
+    expert_scale, outputs, scales, sums, logits, counters, experts, expert_weights,
     gate_offset, hidden, added_rows, splits, has_added_bias, has_router_bias, has_gate,
     shared_slots, has_selection_bias, has_expert_scale, num_experts, num_chosen, scoring,
     num_groups, groups_chosen, scores_in_group, normalizes, scale, added_scale, epsilon,
@@ -42,6 +45,7 @@ def norm_route(
         added: float32 [splits, added_rows, hidden].
         added_bias: float32 [hidden], added to their sum; ``added_scale`` multiplies both.
         norm: float32 [hidden], the weight of the RMSNorm.
+        router_norm: The same of what the router reads, which may be the same weight.
         router: [num_experts, hidden]; ``gate_offset`` elements behind its beginning lies the row of
             the shared expert's gate, where there is one (``has_gate``).
         router_bias: float32 [num_experts].
@@ -57,6 +61,7 @@ def norm_route(
     columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     inside = columns < hidden
     norm_weight = tl.load(norm + columns, mask=inside, other=0.0)
+    router_weight = tl.load(router_norm + columns, mask=inside, other=0.0)
     number = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     wanted = number < num_experts + has_gate
     start = tl.where(number < num_experts, number.to(tl.int64) * hidden, gate_offset)
@@ -67,10 +72,10 @@ def norm_route(
         tl.extra.cuda.gdc_wait()
     stream = residual + row * hidden
     values, normalized = normalized_row(
-        stream, added + row * hidden, added_bias, norm_weight, columns, inside, hidden, added_rows,
-        splits, has_added_bias, added_scale, epsilon,
+        stream, added + row * hidden, added_bias, columns, inside, hidden, added_rows, splits,
+        has_added_bias, added_scale, epsilon,
     )  # fmt: skip
-    products = matrix.to(tl.float32) * normalized[None, :, :]
+    products = matrix.to(tl.float32) * (normalized * router_weight)[None, :, :]
     line = logits + row * (num_experts + 1)
     tl.store(line + number, tl.sum(tl.sum(products, axis=2), axis=1) + bias, mask=wanted)
     tl.debug_barrier()  # every thread has stored before one of them says so
@@ -80,9 +85,9 @@ def norm_route(
         if splits > 0:
             tl.store(stream + columns, values, mask=inside)
         row_groups = tl.cdiv(hidden, GROUP)
-        store_activations(normalized, outputs + row * hidden, scales + row * row_groups,
-                          sums + row * row_groups, columns, groups, inside,
-                          groups < row_groups)  # fmt: skip
+        store_activations(normalized * norm_weight, outputs + row * hidden,
+                          scales + row * row_groups, sums + row * row_groups, columns, groups,
+                          inside, groups < row_groups)  # fmt: skip
         rules = Rules(num_experts, num_chosen, scoring, num_groups, groups_chosen, scores_in_group,
                       normalizes, scale)  # fmt: skip
         extras = Extras(selection_bias, has_selection_bias, expert_scale, has_expert_scale)
