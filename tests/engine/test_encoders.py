@@ -76,7 +76,7 @@ def test_vectors_are_pooled_as_the_checkpoint_says(
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling/config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
     convert_model(folder, tmp_path / "m.zse", "fp16")
-    with LLM(tmp_path / "m.zse", device="torch", threads=1) as llm:
+    with LLM(tmp_path / "m.zse", threads=1) as llm:
         found: Any = torch.tensor([list(vector) for vector in llm.embed(TEXTS)])
     cosines = (found * expected(folder, row=row)).sum(1)
     assert float(cosines.min()) > 0.9999
@@ -86,7 +86,7 @@ def test_an_encoder_generates_nothing_and_embeds_no_empty_text(
     folder: Path, tmp_path: Path
 ) -> None:
     convert_model(folder, tmp_path / "m.zse")
-    with LLM(tmp_path / "m.zse", device="torch", threads=1) as llm:
+    with LLM(tmp_path / "m.zse", threads=1) as llm:
         with pytest.raises(InvalidParameterError, match="an encoder, which writes no text"):
             llm.generate("rise")
         with pytest.raises(InvalidParameterError):

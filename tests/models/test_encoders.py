@@ -28,6 +28,7 @@ TEXTS = [[5, 9, 200], [7], list(range(3, 300)), [11, 12, 13, 14], list(range(40,
 SECOND_FROM = [2, None, 120, 1, 29]
 CLASSES = {"bert": "Bert", "roberta": "XLMRoberta", "modernbert": "ModernBert"}
 WAYS: dict[str, dict[str, Any]] = {
+    "cpu": {"device": "cpu", "exact_activations": True},
     "torch": {"device": "torch", "kv_dtype": "fp32"},
 }
 FAMILIES = sorted(ENCODERS)
@@ -42,9 +43,14 @@ class Encoder:
     spec: ModelSpec
 
     def vectors(
-        self, way: str, texts: Any = TEXTS, pooling: Any = "mean", spec: ModelSpec | None = None
+        self,
+        way: str,
+        texts: Any = TEXTS,
+        pooling: Any = "mean",
+        spec: ModelSpec | None = None,
+        options: dict[str, Any] | None = None,
     ) -> torch.Tensor:
-        options = load_options(**WAYS[way], num_blocks=1, threads=1)
+        options = load_options(**{"threads": 1, **(options or WAYS[way])}, num_blocks=1)
         runner = load_runner(self.path, options, spec=spec)
         try:
             return torch.tensor(runner.vectors(texts, pooling))
@@ -79,7 +85,9 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Encoder]:
             model = getattr(transformers, name)(config).eval()
             with torch.no_grad():
                 for parameter in model.parameters():
-                    parameter.add_(torch.randn_like(parameter) * 0.05)
+                    # 16 bits have these numbers exactly, so that fp16 files do, too.
+                    noisy = parameter + torch.randn_like(parameter) * 0.05
+                    parameter.copy_(noisy.half())
             path = tmp_path_factory.mktemp(family) / "model.zse"
             spec = read_checkpoint(config.to_dict() | {"architectures": [name]})
             write_file(path, spec, dict(model.state_dict()), scheme)
@@ -100,6 +108,41 @@ def test_vectors_match_transformers(family: str, way: str, make: Callable[..., E
     encoder = make(family)
     for pooling in ("mean", "first", "last"):
         assert_close(encoder.vectors(way, pooling=pooling), encoder.expected(pooling))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_of_16_bit_files_match_transformers(
+    family: str, make: Callable[..., Encoder]
+) -> None:
+    encoder = make(family, scheme="fp16")
+    assert_close(encoder.vectors("cpu"), encoder.expected())
+
+
+@pytest.mark.parametrize(("scheme", "least"), [("int8", 0.9995), ("int4", 0.97)])
+def test_vectors_of_quantized_files_are_near(
+    scheme: str, least: float, make: Callable[..., Encoder]
+) -> None:
+    encoder = make("bert", scheme=scheme)
+    found = encoder.vectors("cpu", options={"device": "cpu"})
+    assert float(torch.cosine_similarity(found, encoder.expected()).min()) > least
+
+
+@pytest.mark.parametrize("scheme", ["fp32", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_has_the_same_vector_alone_and_among_others(
+    family: str, scheme: str, make: Callable[..., Encoder]
+) -> None:
+    encoder, options = make(family, scheme=scheme), {"device": "cpu"}
+    together = encoder.vectors("cpu", options={**options, "threads": 2})
+    for text, vector in zip(TEXTS, together, strict=True):
+        alone = encoder.vectors("cpu", [text], options=options)
+        torch.testing.assert_close(alone[0], vector, rtol=1e-5, atol=1e-5)
+
+
+def test_texts_keep_nothing(make: Callable[..., Encoder]) -> None:
+    runner = load_runner(make("bert").path, load_options(device="cpu", threads=1))
+    assert (runner.memory_bytes()["kv_cache"], runner.num_blocks) == (0, 1)
+    runner.close()
 
 
 @pytest.mark.parametrize("way", list(WAYS))

@@ -25,6 +25,8 @@ def choose_num_blocks(
         DeviceError: The memory that was asked for is not there, or holds no block.
     """
     cache, available = options.cache, machine.available_memory_bytes
+    if not block_bytes:
+        return 1  # nothing is kept
     if cache.kv_bytes > available:
         raise DeviceError(
             f"a KV cache of {cache.kv_bytes / GIB:.1f} GiB was asked for; "

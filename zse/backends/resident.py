@@ -28,12 +28,15 @@ def is_read_whole(spec: ModelSpec, tensor_name: str) -> bool:
 
 
 def cached_attentions(spec: ModelSpec) -> dict[int, AttentionSpec]:
-    """Return the layers that keep keys and values of their own, by their numbers."""
+    """Return the layers that keep keys and values of their own, by their numbers.
+
+    Those of a whole text are needed in its one step alone, so nobody keeps them.
+    """
     mixers = {layer.index: layer.mixer for layer in spec.layers}
     return {
         index: mixer
         for index, mixer in mixers.items()
-        if is_attention(mixer) and mixer.kv_of_layer is None
+        if is_attention(mixer) and mixer.kv_of_layer is None and mixer.is_causal
     }
 
 
@@ -125,8 +128,13 @@ def chosen_columns(spec: ModelSpec) -> int:
 
 
 def scratch_bytes(spec: ModelSpec, rows: int) -> int:
-    """Return what a step of so many rows of a prompt writes, of which one is sampled."""
+    """Return what a step of so many rows of a prompt writes, of which one is sampled.
+
+    A whole text is computed at once, however long it is.
+    """
     columns = quantized_columns(spec) + chosen_rows(spec) * chosen_columns(spec)
     quantized = columns + 2 * _SCALE_BYTES * (columns // LEAST_GROUP)
     floats = sum(register_widths(spec).values())
+    if spec.is_encoder:
+        return rows * (4 * floats + quantized)
     return min(rows, ROWS_AT_ONCE) * (4 * floats + quantized) + 4 * spec.vocab_size

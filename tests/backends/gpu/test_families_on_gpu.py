@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from family_shapes import ENCODERS
 from logits import as_tensor
 
 from zse.models.families import all_families
@@ -52,7 +53,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"moe_intermediate_size": 128},
     "qwen3_next": {**_STATES, **_EXPERTS, "head_dim": 256},
 }
-WITHOUT_KERNELS = {"bert", "gpt2", "modernbert"}
+WITHOUT_KERNELS = {*ENCODERS, "gpt2"}
 """Those that a GPU refuses by name."""
 
 

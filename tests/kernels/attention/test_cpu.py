@@ -41,9 +41,11 @@ def reference(
 
     Args:
         query: float32 [rows, heads, head_dim].
-        cache: float32 [slots, 2 * kv_heads, head_dim].
+        cache: float32 [slots, 2 * kv_heads, head_dim]; the chunk's own keys and values, one row
+            after the other, where it is a whole text.
     """
-    seen = cache[chunk.slots(BLOCK_SIZE)].double()
+    sees_all = attention.get("sees_all")
+    seen = (cache if sees_all else cache[chunk.slots(BLOCK_SIZE)]).double()
     kv_heads = cache.shape[1] // 2
     repeats = query.shape[1] // kv_heads
     keys = seen[:, :kv_heads].repeat_interleave(repeats, 1)
@@ -54,7 +56,6 @@ def reference(
         scores = softcap * torch.tanh(scores / softcap)
     positions = torch.arange(chunk.start_position, seen.shape[0]).unsqueeze(1)
     places = torch.arange(seen.shape[0]).unsqueeze(0)
-    sees_all = attention.get("sees_all")
     hidden = (places > positions) & (not sees_all)
     if window := attention.get("window"):
         hidden |= (places <= positions - window) | (places >= positions + window)
@@ -101,13 +102,15 @@ class Case:
             return attend(pool, self.query, self.cache, self.attention, self.chunks)
 
     def expected(self) -> torch.Tensor:
-        numbers = self.cache.numbers()
+        numbers, is_whole = self.cache.numbers(), self.fields.get("sees_all")
         ends = torch.tensor([chunk.num_rows for chunk in self.chunks]).cumsum(0).tolist()
         return torch.cat(
             [
                 reference(
                     self.query[end - chunk.num_rows : end, : self.num_heads],
-                    numbers,
+                    self.query[end - chunk.num_rows : end, self.num_heads :]
+                    if is_whole
+                    else numbers,
                     chunk,
                     self.fields,
                 )
@@ -161,7 +164,7 @@ def test_queries_are_found_in_rows_of_any_layout(instructions: str, name: str) -
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 @pytest.mark.parametrize("window", [0, 1, 30, 65, 500])
-def test_rows_of_a_chunk_may_see_those_behind_them(instructions: str, window: int) -> None:
+def test_rows_of_a_whole_text_see_each_other_where_they_are(instructions: str, window: int) -> None:
     chunks = [(1, 0), (5, 0), (150, 0), (250, 0)]
     check(Case((4, 2, 64), chunks, window=window, sees_all=1), instructions, 2)
 

@@ -86,6 +86,7 @@ def test_activations_are_accurate_everywhere(instructions: str, activation: Acti
         Activation.GELU: torch.nn.functional.gelu(x),
         Activation.GELU_TANH: torch.nn.functional.gelu(x, approximate="tanh"),
         Activation.RELU2: torch.relu(x) ** 2,
+        Activation.TANH: torch.tanh(x),
     }[activation]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
@@ -112,6 +113,8 @@ def test_the_largest_numbers_and_what_is_beyond_come_out_as_the_limits_of_a_func
         found = activated(instructions, values, activation, is_gated=False)[0]
         is_square = activation == Activation.RELU2
         limits = [float("inf"), float("inf") if is_square else 3e38, 0.0]
+        if activation == Activation.TANH:
+            limits = [1.0, 1.0, -1.0]
         assert torch.equal(found[[0, 2, 3]], torch.tensor(limits)), activation
         assert found[1].isnan() or is_square
 

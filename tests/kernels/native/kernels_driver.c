@@ -159,9 +159,11 @@ static struct zse_cache random_cache(const struct model *model)
     return cache;
 }
 
-/* One row each of some sequences, then a prompt; the blocks of each lie apart from each other. */
-static void choose_rows(struct zse_step *step, int64_t vocabulary)
+/* One row each of some sequences, then a prompt; the blocks of each lie apart from each other. Or
+ * such texts, whole ones. */
+static void choose_rows(struct zse_step *step, const struct model *model)
 {
+    const int64_t vocabulary = model->vocabulary;
     const int64_t num_single = below(4), num_prompt = below(3) ? 0 : 2 + below(MOST_ROWS - 4);
     step->num_chunks = num_single + (num_prompt > 0);
     step->rows = num_single + num_prompt;
@@ -179,6 +181,9 @@ static void choose_rows(struct zse_step *step, int64_t vocabulary)
         rows->first_row = (int32_t)row;
         rows->num_rows = is_prompt ? (int32_t)num_prompt : 1;
         rows->start_position = (int32_t)below(is_prompt ? 20 : 4 * BLOCK_SIZE);
+        if (model->attention.sees_all) {
+            rows->start_position = 0;
+        }
         const int64_t num_blocks = (rows->start_position + rows->num_rows - 1) / BLOCK_SIZE + 1;
         int32_t *blocks = array_of(num_blocks, 4);
         for (int64_t index = 0; index < num_blocks; index++) {
@@ -286,7 +291,7 @@ static void run_case(struct zse_pool *pool, int index)
     choose_model(&model);
     struct zse_cache cache = random_cache(&model);
     step.caches = &cache;
-    choose_rows(&step, model.vocabulary);
+    choose_rows(&step, &model);
     choose_sampling(&step, model.vocabulary);
     lay_out(&step, &model);
     printf("case %d scheme %d group %d hidden %d heads %d/%d x %d cache %d experts %d/%d "

@@ -189,6 +189,10 @@ static void choose_attention(struct model *model)
     attention->is_gated = below(3) == 0;
     attention->values_are_keys = below(4) == 0;
     attention->sees_all = below(4) == 0;
+    if (attention->sees_all) { /* what whole texts have not */
+        attention->value_epsilon = 0.0f;
+        attention->values_are_keys = 0;
+    }
 }
 
 static int64_t qkv_columns(const struct zse_attention *attention)

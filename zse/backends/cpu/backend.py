@@ -14,6 +14,7 @@ from zse.backends.cpu.sampling import Choices
 from zse.backends.cpu.states import StatePool
 from zse.backends.cpu.step import Step
 from zse.backends.cpu.supported import check_supported, warn_of_size
+from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
 from zse.backends.pool_size import choose_num_blocks
@@ -22,6 +23,7 @@ from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
 from zse.kernels.native.library import load, spin_nanoseconds
+from zse.kernels.native.structs import Register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +32,7 @@ if TYPE_CHECKING:
     from zse.backends.operations import Forward
     from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
     from zse.format.reader import ZSEReader
-    from zse.kernels.native.structs import Register
-    from zse.models.spec import HeadSpec, ModelSpec
+    from zse.models.spec import HeadSpec, ModelSpec, Pooling
     from zse.options import LoadOptions
 
 
@@ -123,7 +124,19 @@ class CPUBackend(Recorder):
         return FinishedStep(answers=answers)
 
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
-        return Step(batch, *(cache or self._memory), self._spec.vocab_size)
+        kind = TextStep if self._spec.is_encoder else Step
+        return kind(batch, *(cache or self._memory), self._spec.vocab_size)
+
+    def pool(self, step: TextStep, _residual: Register, pooling: Pooling) -> list[list[float]]:
+        head, width = self._spec.head, self._spec.hidden_size
+        program = text_program(self._recording, self.ends, head, pooling, width=width)
+        if head.classifier is not None:
+            width = head.classifier.output.weight.shape[0]
+        return [
+            list(self._registers.row(Register.ADDED, index, width))
+            for count in computed_texts(self._pool, self._registers, program, step)
+            for index in range(count)
+        ]
 
     def lm_head(self, step: Step, _residual: Register, head: HeadSpec) -> Logits:
         program = self.with_head(head)

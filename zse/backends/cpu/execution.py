@@ -60,6 +60,7 @@ def computed(
                 sampling and sampling + place * ROW_BYTES,
                 step.cache.address,
                 step.states.address,
+                0,
             )
             run(handle, operations, num_operations, structure)
             if count:

@@ -11,7 +11,7 @@ import ctypes
 from ctypes import POINTER, addressof, pointer, sizeof
 from typing import TYPE_CHECKING
 
-from zse.backends.binding import bind_layer
+from zse.backends.binding import bind_classifier, bind_layer
 from zse.backends.cpu.described import (
     ROTARY_REGISTERS,
     Rope,
@@ -20,6 +20,7 @@ from zse.backends.cpu.described import (
     delta_of,
     ropes_of,
 )
+from zse.backends.cpu.embedding import Embedding
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import Recording
 from zse.backends.operations import EndWeights, LayerWeights, is_attention
@@ -62,16 +63,14 @@ class Recorder(MixtureRecorder):
 
     def __init__(self, weights: Weights, spec: ModelSpec, *, exact: bool) -> None:
         super().__init__(Recording(exact=exact), spec)
-        assert spec.head.weight is not None
-        assert spec.head.norm is not None
         self._weights = weights
-        embedding = weights.matrix(spec.embedding.weight)
-        positions = spec.embedding.positions
-        self._positions = None if positions is None else weights.matrix(positions)
+        self._embedding = Embedding(spec.embedding, weights)
+        head = spec.head
         self.ends = EndWeights(
-            embedding=embedding,
-            final_norm=weights.norm(spec.head.norm),
-            head=embedding if spec.is_tied else weights.matrix(spec.head.weight),
+            embedding=self._embedding.tokens,
+            final_norm=None if head.norm is None else weights.norm(head.norm),
+            head=self._head_matrix(spec),
+            classifier=bind_classifier(head.classifier, weights),
         )
         bound = [bind_layer(layer, weights) for layer in spec.layers]
         self._scopes = [contextlib.nullcontext(layer) for layer in bound]
@@ -87,6 +86,11 @@ class Recorder(MixtureRecorder):
             if not is_attention(layer.mixer) and handles.delta is not None
         }
 
+    def _head_matrix(self, spec: ModelSpec) -> structs.Matrix | None:
+        if spec.is_tied or spec.head.weight is None:
+            return self._embedding.tokens if spec.is_tied else None
+        return self._weights.matrix(spec.head.weight)
+
     def drop(self) -> None:
         """Let go of the weights."""
         self._scopes.clear()
@@ -96,17 +100,12 @@ class Recorder(MixtureRecorder):
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
         return self._scopes[layer.index]
 
-    def embed(self, _step: object, embedding: structs.Matrix, scale: float) -> Register:
+    def embed(self, _step: object, _embedding: structs.Matrix, scale: float) -> Register:
         recording = self._recording
         recording.take()
         for rope, register in zip(self._ropes.values(), ROTARY_REGISTERS, strict=False):
             recording.record(Kind.ROTARY, register, rope=pointer(rope.structure))
-        stream = recording.record(
-            Kind.EMBED, Register.RESIDUAL, matrix=pointer(embedding), scale=scale
-        )
-        if self._positions is None:
-            return stream
-        return recording.record(Kind.PLACE, stream, matrix=pointer(self._positions))
+        return self._embedding.record(recording, scale, width=self._stream_columns)
 
     def norm_linear(
         self,

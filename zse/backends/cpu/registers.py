@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
 
 _LOGITS_BYTES = 16 * MIB
-_NUMBERS = struct.Struct("=4q8Q")
+_NUMBERS = struct.Struct("=4q9Q")
 """``struct zse_step`` before its registers: numbers and addresses of a step."""
 _CACHE_LINE = 64
 _PART_SUMS = 2
@@ -66,8 +66,12 @@ class Registers:
 
     def normed_row(self, index: int) -> memoryview[float]:
         """Return float32 [hidden] of a wanted row; it is another's after the next step."""
-        start = self._normed + index * self._hidden * 4
-        return self._pages.view[start : start + self._hidden * 4].cast("f")
+        return self.row(Register.NORMED, index, self._hidden)
+
+    def row(self, register: Register, index: int, width: int) -> memoryview[float]:
+        """Return float32 [width] of a register's row; it is another's after the next step."""
+        start = self._starts[register] + index * width * 4
+        return self._pages.view[start : start + width * 4].cast("f")
 
     def _place(self) -> None:
         rows = self._rows
@@ -79,11 +83,11 @@ class Registers:
         quantized = [size for count in codes for size in (count, *(count // LEAST_GROUP * 4,) * 2)]
         offsets, end = _offsets([*sizes.values(), *quantized])
         self._pages = Pages(end)
+        self._starts = dict(zip(sizes, offsets, strict=False))
         addresses = [self._pages.address + offset for offset in offsets]
         for register, address in zip(sizes, addresses, strict=False):
             self.step.registers[register] = address
         self._logits = self.step.registers[Register.LOGITS]
-        self._normed = self.step.registers[Register.NORMED] - self._pages.address
         place = len(sizes)
         for structure, (_, columns) in zip(
             (self.step.quantized, self.step.chosen), self._quantized, strict=True
@@ -97,7 +101,7 @@ def _register_widths(spec: ModelSpec) -> dict[Register, int]:
     """Return the columns of each register."""
     attentions = [layer.mixer for layer in spec.layers if is_attention(layer.mixer)]
     widths = {Register[name.upper()]: width for name, width in register_widths(spec).items()}
-    widths[Register.LOGITS] = spec.vocab_size
+    widths[Register.LOGITS] = 0 if spec.is_encoder else spec.vocab_size
     widths[Register.PARTIAL] = max(
         (ATTENTION_PARTS * one.num_heads * (one.head_dim + _PART_SUMS) for one in attentions),
         default=0,

@@ -45,12 +45,12 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     if len(ropes) > len(ROTARY_REGISTERS):
         yield "the layers", f"{len(ropes)} kinds of rotation"
     cached = cached_attentions(spec)
-    if spec.embedding.token_types is not None or spec.embedding.norm is not None:
-        yield "the embedding", "types of tokens, or a norm"
     for layer in spec.layers:
         where, mixer = f"layer {layer.index}", layer.mixer
         if is_attention(mixer):
             yield from _attention_obstacles(where, mixer, cached)
+            if mixer.is_causal == spec.is_encoder:
+                yield where, "attention that does not fit its head"
         elif mixer.convolution_width > MAX_TAPS:
             yield (
                 where,
@@ -58,8 +58,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             )
     for layer in spec.extra_heads:
         yield f"layer {layer.index}", "a head that guesses further tokens"
-    if spec.head.weight is None or spec.head.pooling != "none":
-        yield "the head", "vectors in place of logits"
+    if spec.is_encoder == (spec.head.pooling == "none"):
+        yield "the head", f"{spec.head.pooling} of its states to pool"
     if spec.vocab_size > MAX_VOCABULARY:
         yield "the head", f"{spec.vocab_size} tokens, more than {MAX_VOCABULARY}"
 
@@ -67,8 +67,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
 def _attention_obstacles(
     where: str, attention: AttentionSpec, cached: Mapping[int, AttentionSpec]
 ) -> Iterator[tuple[str, str]]:
-    if not attention.is_causal:
-        yield where, "attention to what follows"
+    if not attention.is_causal and not _is_of_texts(attention):
+        yield where, "attention to what follows, over keys that are not its own"
     if attention.latent is not None:
         yield where, "keys and values that are made of a latent"
     if attention.head_dim > MAX_HEAD_DIM:
@@ -80,3 +80,9 @@ def _attention_obstacles(
         other = cached.get(attention.kv_of_layer)
         if other is None or kept_heads(other) != kept_heads(attention):
             yield where, f"keys of layer {attention.kv_of_layer}, which has none such"
+
+
+def _is_of_texts(attention: AttentionSpec) -> bool:
+    """Whether keys and values can be read where the step has them."""
+    is_shared = attention.kv_of_layer is not None or attention.values_are_keys
+    return not is_shared and attention.value_norm_epsilon is None

@@ -21,6 +21,7 @@ from zse.backends.torch.rotary import RotaryTable, rotate
 from zse.backends.torch.sampling import sample
 from zse.backends.types import accepted, mask_bytes
 from zse.kernels.delta.shape import DeltaShape
+from zse.kernels.pool.reference import pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -213,12 +214,8 @@ class TorchOperations:
     def pool(self, step: Step, residual: torch.Tensor, pooling: Pooling) -> list[list[float]]:
         """Return the vector of each chunk; its rows stand together, in the order of the batch."""
         states = _normed(residual, self.ends.final_norm)
-        parts = torch.split(states, [chunk.num_tokens for chunk in step.chunks])
-        if pooling == "mean":
-            pooled = torch.stack([part.mean(0) for part in parts])
-        else:
-            pooled = torch.stack([part[0 if pooling == "first" else -1] for part in parts])
-        return self._scored(pooled).tolist()
+        lengths = [chunk.num_tokens for chunk in step.chunks]
+        return self._scored(pool(states, lengths, pooling)).tolist()
 
     def _scored(self, pooled: torch.Tensor) -> torch.Tensor:
         """Return a classifier's scores of vectors; the vectors themselves where there is none."""

@@ -29,6 +29,8 @@ ALWAYS_INLINE vfloat activate(vfloat x, int32_t activation) {
             vfloat inner = 0.79788456080286535588f * (x + 0.044715f * (x * x * x));
             return x / (1.0f + vexp(-2.0f * inner)); /* (1 + tanh(a)) / 2 = 1 / (1 + e^-2a) */
         }
+        case ZSE_TANH:
+            return vtanh(x);
         default: {
             vfloat positive = vselect(x > 0.0f, x, (vfloat){0});
             return positive * positive;
@@ -79,6 +81,9 @@ static void run_piece(const struct zse_operation *operation, const struct zse_st
             break;
         case ZSE_GELU_TANH:
             activate_columns(gate, up, count, ZSE_GELU_TANH, output + first);
+            break;
+        case ZSE_TANH:
+            activate_columns(gate, up, count, ZSE_TANH, output + first);
             break;
         case ZSE_SWIGLU_OAI:
             activate_bounded(gate, up, count, operation->limit, output + first);

@@ -18,8 +18,8 @@ def activated_product(
 ) -> torch.Tensor:
     """Return float32 [T, K] of gate and up columns side by side, [T, 2K]; or of up columns alone.
 
-    ``activation`` is one of ``layout.ACTIVATIONS``; ``bias`` (float32) is added to ``joined``;
-    ``limit`` is the bound of ``swiglu_oai``.
+    ``activation`` is one of ``layout.ACTIVATIONS``, or ``tanh``; ``bias`` (float32) is added to
+    ``joined``; ``limit`` is the bound of ``swiglu_oai``.
     """
     joined = joined.float() if bias is None else joined.float() + bias
     if not gated:
@@ -35,6 +35,8 @@ def _activated(values: torch.Tensor, activation: str) -> torch.Tensor:
     functional = torch.nn.functional
     if activation == "relu2":
         return torch.relu(values) ** 2
+    if activation == "tanh":
+        return torch.tanh(values)
     if activation == "silu":
         return functional.silu(values)
     return functional.gelu(values, approximate="tanh" if activation == "gelu_tanh" else "none")

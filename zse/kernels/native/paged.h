@@ -7,7 +7,7 @@
 
 /* One head's keys, or its values, of one sequence. */
 struct paged_head {
-    const struct zse_cache *cache;
+    struct zse_cache cache;
     const int32_t *blocks;
     int64_t num_slots; /* keys and values of a token */
     int64_t slot;      /* which of them this is */
@@ -29,7 +29,7 @@ ALWAYS_INLINE int64_t number_bytes(int32_t dtype) {
 /* Find the rows of positions first .. first + count. */
 static inline struct paged_rows find_rows(const struct paged_head *head, int64_t first,
                                           int64_t count, const char **rows, float *scales) {
-    const struct zse_cache *cache = head->cache;
+    const struct zse_cache *cache = &head->cache;
     int64_t block_size = cache->block_size, num_slots = head->num_slots;
     int64_t row_bytes = head->head_dim * number_bytes(cache->dtype);
     int64_t place = first / block_size, offset = first % block_size;

@@ -24,7 +24,9 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_COMBINE] = &zse_combine,
     [ZSE_OP_CONVOLVE] = &zse_convolve,
     [ZSE_OP_DELTA] = &zse_delta_rule,
-    [ZSE_OP_PLACE] = &zse_place,
+    [ZSE_OP_PLACE] = &zse_add_rows,
+    [ZSE_OP_TYPE] = &zse_add_rows,
+    [ZSE_OP_POOL] = &zse_pool_rows,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)

@@ -51,6 +51,15 @@ class Activation(IntEnum):
     GELU_TANH = 2
     RELU2 = 3
     SWIGLU_OAI = 4
+    TANH = 5
+
+
+class Pooling(IntEnum):
+    """Which rows of a whole text make its vector."""
+
+    MEAN = 0
+    FIRST = 1
+    LAST = 2
 
 
 class Scoring(IntEnum):
@@ -258,6 +267,8 @@ class Kind(IntEnum):
     CONVOLVE = 20
     DELTA = 21
     PLACE = 22
+    TYPE = 23
+    POOL = 24
 
 
 class Operation(Structure):
@@ -275,6 +286,7 @@ class Operation(Structure):
         ("scale", c_float),
         ("limit", c_float),
         ("width", c_int32),
+        ("pooling", c_int32),
         ("matrix", POINTER(Matrix)),
         ("norm", POINTER(Norm)),
         ("attention", POINTER(Attention)),
@@ -326,6 +338,7 @@ class Step(Structure):
         ("sampling", POINTER(Sampling)),
         ("caches", POINTER(Cache)),
         ("states", POINTER(State)),
+        ("types", c_void_p),
         ("registers", c_void_p * len(Register)),
         ("quantized", Quantized),
         ("chosen", Quantized),

@@ -32,7 +32,9 @@
 enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4, ZSE_MXFP4 };
 enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
 /* ZSE_SWIGLU_OAI is a gate and what it multiplies at once: both are bounded first. */
-enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2, ZSE_SWIGLU_OAI };
+enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2, ZSE_SWIGLU_OAI, ZSE_TANH };
+/* Which rows of a whole text make its vector. */
+enum zse_pooling { ZSE_POOL_MEAN, ZSE_POOL_FIRST, ZSE_POOL_LAST };
 /* How a router's logits become scores: ZSE_SOFTMAX_CHOSEN takes the softmax of the chosen alone. */
 enum zse_scoring { ZSE_SOFTMAX, ZSE_SOFTMAX_CHOSEN, ZSE_SIGMOID };
 /* The rows that an operation works on: the step's, those whose logits are wanted, or those of the
@@ -78,7 +80,8 @@ struct zse_attention {
     int32_t is_gated;      /* 1: sigmoids of the gates multiply what attention returns */
     int32_t values_are_keys; /* 1: values are the keys before their norm and rotation */
     int32_t shares_keys;   /* 1: keys and values are those of the layer that ATTEND names */
-    int32_t sees_all;      /* 1: a query sees the keys of its chunk that come after it, too */
+    int32_t sees_all;      /* 1: chunks are whole texts, whose rows see each other's keys and values
+                              where QKV has them, all three kinds; nothing is stored */
 };
 
 /* Which experts a row goes through: those of the highest scores, the first among equals. */
@@ -217,6 +220,8 @@ enum zse_kind {
     ZSE_OP_CONVOLVE,       /* output = SiLU of its convolution over time, by `delta`; gates stay */
     ZSE_OP_DELTA,          /* MIXED from QKV and DELTA_GATES, by the states of `layer` */
     ZSE_OP_PLACE,          /* output += rows of `matrix` that the positions name */
+    ZSE_OP_TYPE,           /* output += rows of `matrix` that the types name */
+    ZSE_OP_POOL,           /* output [num_chunks, width] = the mean of a chunk's rows, or one of them */
     ZSE_NUM_KINDS
 };
 
@@ -233,6 +238,7 @@ struct zse_operation {
     float scale;
     float limit;           /* of ZSE_SWIGLU_OAI: bounds gate and up */
     int32_t width;         /* columns of the input where no matrix says it: of gate and up together */
+    int32_t pooling;       /* enum zse_pooling */
     const struct zse_matrix *matrix;
     const struct zse_norm *norm;
     const struct zse_attention *attention;
@@ -280,6 +286,7 @@ struct zse_step {
     struct zse_sampling *sampling; /* [num_wanted], or NULL where nothing is sampled */
     const struct zse_cache *caches;/* one a layer */
     const struct zse_state *states;/* one a layer */
+    const int32_t *types;          /* [rows], or NULL where no operation reads them */
     float *registers[ZSE_NUM_REGISTERS];
     struct zse_quantized quantized;/* of the input that was quantized last */
     struct zse_quantized chosen;   /* the same of rows of chosen experts */
@@ -300,7 +307,7 @@ struct zse_kernel {
     void (*run_piece)(const struct zse_operation *, const struct zse_step *, int64_t piece,
                       struct zse_worker *);
 };
-extern const struct zse_kernel zse_rotary, zse_embed, zse_place, zse_norm_rows, zse_quantize, zse_multiply,
+extern const struct zse_kernel zse_rotary, zse_embed, zse_add_rows, zse_pool_rows, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
     zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule;
 

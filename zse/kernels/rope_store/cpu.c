@@ -173,9 +173,14 @@ static void store_row(const struct zse_attention *attention, const struct zse_ca
     normalize_heads(attention, attention->num_heads, attention->q_norm, row);
     rotate_heads(attention, attention->num_heads, rotary, row);
     if (attention->shares_keys) return;
+    float *keys = row + first_key_column(attention);
+    if (attention->sees_all) {
+        normalize_heads(attention, num_kv_heads, attention->k_norm, keys);
+        rotate_heads(attention, num_kv_heads, rotary, keys);
+        return;
+    }
     struct place place = {cache->data + slot / cache->block_size * cache->block_bytes,
                           slot % cache->block_size, 2 * num_kv_heads};
-    float *keys = row + first_key_column(attention);
     int64_t values = attention->values_are_keys ? 0 : (int64_t)num_kv_heads * head_dim;
     store_values(attention, cache, &place, keys + values); /* before keys turn, as they may be them */
     normalize_heads(attention, num_kv_heads, attention->k_norm, keys);

@@ -1,0 +1,1 @@
+"""pool: the vector of a whole text, from the normed states of its tokens."""
