@@ -104,7 +104,7 @@ def _features(spec: ModelSpec) -> dict[str, None]:
         f"vectors by {head.pooling}": head.pooling != "none",
         "positions that begin later": spec.embedding.first_position > 0,
         "a classifier": head.classifier is not None,
-        "heads that guess further tokens": bool(spec.extra_heads),
+        "a head that guesses further tokens, kept and not computed": bool(spec.guesses),
     }
     return found | dict.fromkeys(word for word, holds in words.items() if holds)
 

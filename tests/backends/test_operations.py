@@ -88,7 +88,6 @@ def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
             ),
             "convolution over 9 tokens",
         ),
-        (replace(SPEC, extra_heads=(replace(SECOND, index=3),)), "layer 3 .*guesses further tok"),
         (replace(SPEC, head=replace(SPEC.head, weight=None)), "vectors in place of logits"),
         (replace(SPEC, head=replace(SPEC.head, pooling="mean")), "vectors in place of logits"),
     ],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from range_server import serving
 
+from tests.stream.conftest import write_model
 from zse.cli import run
 from zse.units import size_text
 
@@ -165,3 +166,13 @@ def test_a_folder_and_a_repository_lead_to_convert(
     for name in (str(tmp_path), "hf://owner/name"):
         assert run(["inspect", name]) == 2
         assert "zse convert" in capsys.readouterr().err
+
+
+def test_a_head_that_is_not_loaded_is_shown_with_its_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_model(tmp_path / "model.zse", [20, 3, 30], last_name="mtp.0")
+    assert run(["inspect", str(path)]) == 0
+    assert f"not loaded      {size_text(30 * 4096)}, groups mtp.*" in capsys.readouterr().out
+    assert run(["inspect", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spare_bytes"] == 30 * 4096

@@ -194,6 +194,17 @@ def arrived(opened):
         opened.abandon()
 
 
+def test_a_head_that_guesses_further_tokens_stays_where_it_is(bucket, tmp_path):
+    path = write_model(tmp_path / "model.zse", [20, 3, 30], last_name="mtp.0")
+    with ZSEReader(path) as reader:
+        head = reader.group("mtp.0")
+    with bucket(path.read_bytes()) as server:
+        found = arrived(open_model("s3://models/a.zse", OPTIONS, load_settings()))
+    assert found == region_of(path)[: 23 * 4096]
+    ends = [int(each.rpartition("-")[2]) for each in server.requests]
+    assert max(ends) < head.offset_bytes
+
+
 def test_a_file_replaced_after_its_header_was_read_gives_the_weights_of_that_header(gpu, tmp_path):
     path = write_model(tmp_path / "model.zse", [20, 3])
     other = write_model(tmp_path / "other.zse", [20, 3], seed=1)

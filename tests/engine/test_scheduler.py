@@ -37,8 +37,8 @@ def run_step(scheduler):
 
 @pytest.fixture
 def make_scheduler():
-    def make(*, num_blocks=32, max_batch_tokens=8, max_sequences=4, prefix_cache=False):
-        cache = KVCache(num_blocks=num_blocks, block_size=4, prefix_cache=prefix_cache)
+    def make(*, num_blocks=32, max_batch_tokens=8, max_sequences=4, **cached):
+        cache = KVCache(num_blocks=num_blocks, block_size=4, **{"prefix_cache": False} | cached)
         return Scheduler(cache, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences)
 
     return make
@@ -141,6 +141,17 @@ def test_drafts_are_checked_as_far_as_budget_length_and_blocks_allow(make_schedu
     assert plan(20) == ("verify", 8, 8)  # the budget: its own next token and 7 drafts
     assert plan(20, max_batch_tokens=64) == ("verify", 9, 9)  # one of 10 tokens is there already
     assert plan(3, num_blocks=2) == ("decode", 1, 1)  # drafts take nobody's blocks
+
+
+@pytest.mark.parametrize("num_checkpoints", [0, 2])
+def test_drafts_of_a_model_whose_state_cannot_go_back_are_dropped(make_scheduler, num_checkpoints):
+    scheduler = make_scheduler(num_checkpoints=num_checkpoints)
+    sequence = make_sequence(7)
+    scheduler.add(sequence)
+    run_step(scheduler)
+    sequence.drafts = [3, 3]
+    assert run_step(scheduler) == [(0, 7, 1)]
+    assert sequence.drafts == ()
 
 
 def test_a_sequence_whose_drafts_are_being_checked_sits_the_next_step_out(make_scheduler):

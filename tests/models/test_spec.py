@@ -205,14 +205,13 @@ def hybrid() -> ModelSpec:
         embedding=replace(plain.embedding, scale=5.6),
         layers=layers,
         head=replace(plain.head, logit_scale=0.25, softcap=30.0, pooling="last"),
-        extra_heads=(layer(3, attention("layers.3"), routed=False),),
     )
 
 
 def test_a_hybrid_of_experts_states_and_shared_keys_is_said_and_stored() -> None:
     spec = hybrid()
     groups = {group.name: [weight.name for weight in group.weights] for group in spec.groups()}
-    assert list(groups) == ["embed", *(f"layers.{index}" for index in range(4)), "final"]
+    assert list(groups) == ["embed", *(f"layers.{index}" for index in range(3)), "final"]
     names = [name for group in groups.values() for name in group]
     assert len(names) == len(set(names))
     assert groups["layers.0"][:4] == [

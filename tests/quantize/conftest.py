@@ -21,12 +21,23 @@ _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 class MakeCheckpoint(Protocol):
     def __call__(
-        self, folder: Path, family: str = ..., *, shards: int = ..., **config: Any
+        self,
+        folder: Path,
+        family: str = ...,
+        *,
+        shards: int = ...,
+        has_guesses: bool = ...,
+        **config: Any,
     ) -> Path: ...
 
 
 def make_checkpoint_folder(
-    folder: Path, family: str = "llama", *, shards: int = 1, **config: Any
+    folder: Path,
+    family: str = "llama",
+    *,
+    shards: int = 1,
+    has_guesses: bool = False,
+    **config: Any,
 ) -> Path:
     """Write a random model; ``config`` overrides config.json."""
     values: dict[str, Any] = {
@@ -50,11 +61,14 @@ def make_checkpoint_folder(
     (folder / "config.json").write_text(json.dumps(values))
     write_tokenizer(folder)
     generator = torch.Generator().manual_seed(7)
+    spec = read_checkpoint(values)
+    groups = [*spec.groups(), *(spec.spare_groups() if has_guesses else ())]
     tensors = {
         piece.name: (torch.randn(piece.shape, generator=generator) * 0.05).to(
             _TORCH[values["torch_dtype"]]
         )
-        for weight in read_checkpoint(values).weights()
+        for group in groups
+        for weight in group.weights
         for piece in weight.pieces()
     }
     if shards == 1:

@@ -18,16 +18,23 @@ if TYPE_CHECKING:
 
 
 def write_model(
-    path: Path, group_pages: Sequence[int], *, seed: int = 0, large_bytes: int = 300_000
+    path: Path,
+    group_pages: Sequence[int],
+    *,
+    seed: int = 0,
+    large_bytes: int = 300_000,
+    last_name: str = "",
 ) -> Path:
     """Write a file whose groups take these numbers of pages, with random bytes in them."""
     source = random.Random(seed)
     with ZSEWriter(path, architecture="llama", model_config={}, provenance={}) as writer:
         writer.add_section("notes.txt", b"hello")
         writer.add_section("large.bin", source.randbytes(large_bytes))
+        names = [f"layers.{index}" for index in range(len(group_pages))]
+        names[-1:] = [last_name or names[-1]] if names else []
         groups = [
             (
-                f"layers.{index}",
+                names[index],
                 [PlannedTensor(name=f"t{index}", scheme=Scheme.FP32, shape=(pages * 1024,))],
             )
             for index, pages in enumerate(group_pages)

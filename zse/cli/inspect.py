@@ -99,6 +99,7 @@ def _describe(reader: Reader, *, verified: bool, sha256: str) -> dict[str, Any]:
         **({"sha256": sha256} if sha256 else {}),
         "schemes": {scheme.value: size for scheme, size in header.bytes_by_scheme().items()},
         "parameters": sum(math.prod(tensor.shape) for tensor in header.tensors),
+        "spare_bytes": sum(group.length_bytes for group in header.groups if group.is_spare),
         **json.loads(header.to_bytes()),
     }
 
@@ -115,6 +116,7 @@ def _build_tables(header: ZSEHeader, report: dict[str, Any]) -> list[Table]:
             (f"stored as {scheme}", size_text(size))
             for scheme, size in sorted(report["schemes"].items())
         ),
+        *_spare_row(report["spare_bytes"]),
         ("verified", _VERIFIED if report["verified"] else "header only"),
         *((name, report[name]) for name in ("header_sha256", "sha256") if name in report),
     ]
@@ -138,6 +140,11 @@ def _build_tables(header: ZSEHeader, report: dict[str, Any]) -> list[Table]:
             title="tensors", columns=("name", "scheme", "shape", "offset", "bytes"), rows=tensors
         ),
     ]
+
+
+def _spare_row(spare_bytes: int) -> list[tuple[str, str]]:
+    """Return what the file has for heads that guess further tokens (multi-token prediction)."""
+    return [("not loaded", f"{size_text(spare_bytes)}, groups mtp.*")] if spare_bytes else []
 
 
 def _region_table(title: str, regions: Sequence[Region]) -> Table:

@@ -51,7 +51,8 @@ def facts_of(header: ZSEHeader) -> ModelFacts:
     """Return what the validated header of a .zse file says of its model."""
     return ModelFacts(
         spec=read_header(header.model_config),
-        tensors=header.tensors,
+        tensors=header.loaded().tensors,
+        stored_bytes=sum(header.bytes_by_scheme().values()),
         stored_quantization=header.main_scheme,
     )
 

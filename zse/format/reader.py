@@ -157,8 +157,8 @@ class ZSEReader(ModelFile):
         return self._open_view()[part.offset_bytes : part.end_bytes]
 
     def weights(self) -> memoryview:
-        """Return all groups, which follow each other, as one view."""
-        groups = self.header.groups
+        """Return the groups that are loaded, which follow each other, as one view."""
+        groups = self.header.loaded().groups
         if not groups:
             return self._open_view()[:0]
         return self._open_view()[groups[0].offset_bytes : groups[-1].end_bytes]

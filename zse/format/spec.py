@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from dataclasses import fields as fields_of
 from hashlib import sha256
 from typing import Any, Self
@@ -16,7 +16,7 @@ from typing import Any, Self
 from zse.format.container import Container
 from zse.format.errors import Misuse, Rule
 from zse.format.header_json import INT63_MAX, Fields, dump_canonical, parse_object
-from zse.format.names import check_digest, check_section_name, check_tensor_name
+from zse.format.names import SPARE_PREFIX, check_digest, check_section_name, check_tensor_name
 from zse.format.schemes import DType, Scheme, bytes_of_shape, parts_for
 from zse.records import record
 
@@ -203,6 +203,11 @@ _REGION_KEYS = _keys(Region)
 class Group(Region):
     """Tensors that are loaded together: the embedding, one layer, or the end of the model."""
 
+    @property
+    def is_spare(self) -> bool:
+        """Whether steps do without it: it is a head that guesses further tokens."""
+        return self.name.startswith(SPARE_PREFIX)
+
 
 @record
 class Section(Region):
@@ -233,6 +238,24 @@ class ZSEHeader:
     def regions(self) -> tuple[Region, ...]:
         """What the file holds besides the header; nothing else is in it but padding."""
         return (*self.sections, *self.groups)
+
+    def loaded(self) -> ZSEHeader:
+        """Return the header without spare groups and their tensors: what a start reads."""
+        spare = [group for group in self.groups if group.is_spare]
+        if not spare:
+            return self
+        return replace(
+            self,
+            groups=tuple(group for group in self.groups if not group.is_spare),
+            tensors=tuple(
+                tensor
+                for tensor in self.tensors
+                if not any(
+                    group.offset_bytes <= tensor.parts[0].offset_bytes < group.end_bytes
+                    for group in spare
+                )
+            ),
+        )
 
     def bytes_by_scheme(self) -> Counter[Scheme]:
         """Return how many bytes of tensors are stored in each scheme."""

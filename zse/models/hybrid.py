@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
+from zse.models.guess import GuessNames, count_of_guesses, guess
 from zse.models.parts import (
     Heads,
     Norms,
@@ -32,11 +33,17 @@ if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
     from zse.models.mixture import Mixture
     from zse.models.rope import RoPESpec
-    from zse.models.spec import Activation, AttentionSpec, LinearSpec
+    from zse.models.spec import Activation, AttentionSpec, GuessSpec, LinearSpec
 
 LINEAR, FULL = "linear_attention", "full_attention"
 _PICTURES = ("model.visual.", "visual.")
 _GUESSES = ("mtp.",)
+_GUESS_NAMES = GuessNames(
+    embedding_norm="mtp.pre_fc_norm_embedding",
+    stream_norm="mtp.pre_fc_norm_hidden",
+    join="mtp.fc",
+    norm="mtp.norm",
+)
 
 
 @record
@@ -107,7 +114,6 @@ def _joined(
 class _Decoder:
     """What the layers have in common."""
 
-    prefix: str
     hidden: int
     heads: Heads
     rope: RoPESpec
@@ -119,8 +125,8 @@ class _Decoder:
     mixture: Mixture | None
     dense_layers: Collection[int]
 
-    def layer(self, index: int, kind: str) -> LayerSpec:
-        ours, theirs, norm = f"layers.{index}", f"{self.prefix}.layers.{index}", self.norms.norm
+    def layer(self, index: int, kind: str, ours: str, theirs: str) -> LayerSpec:
+        norm = self.norms.norm
         after = norm(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", self.hidden)
         dense, experts = None, None
         if self.mixture is None or index in self.dense_layers:
@@ -219,15 +225,41 @@ def hybrid_decoder(
     Raises:
         UnsupportedModelError: A value that is needed is missing or has no meaning.
     """
-    hidden, head_dim = config.integer("hidden_size"), config.integer("head_dim", 256)
-    bias, tied = config.flag("attention_bias"), config.flag("tie_word_embeddings")
-    sees = sees_pictures(config)
+    tied, sees = config.flag("tie_word_embeddings"), sees_pictures(config)
     prefix = "model.language_model" if sees else "model"
-    delta = _delta_numbers(config)
-    norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6), offset=1.0)
+    decoder = _decoder_of(config, mixture, dense_layers, is_grouped=is_grouped)
+    norms, hidden = decoder.norms, decoder.hidden
+    vocab_size = config.integer("vocab_size")
+    table = embedding(f"{prefix}.embed_tokens", vocab_size, hidden, tied=tied)
+    kinds = _kinds(config)
+    return ModelSpec(
+        family=config.family,
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        max_position=config.integer("max_position_embeddings", 32768),
+        embedding=table,
+        layers=tuple(
+            decoder.layer(index, kind, f"layers.{index}", f"{prefix}.layers.{index}")
+            for index, kind in enumerate(kinds)
+        ),
+        head=HeadSpec(
+            norm=norms.norm("final_norm", f"{prefix}.norm", hidden),
+            weight=head_of(table, tied=tied),
+        ),
+        guesses=_guesses(config, decoder, len(kinds)),
+        left_out=(*_GUESSES, *_PICTURES) if sees else _GUESSES,
+        **config.ends(),
+        header=config.header(),
+    )
+
+
+def _decoder_of(
+    config: ConfigJSON, mixture: Mixture | None, dense_layers: Collection[int], *, is_grouped: bool
+) -> _Decoder:
+    hidden, head_dim = config.integer("hidden_size"), config.integer("head_dim", 256)
+    bias, delta = config.flag("attention_bias"), _delta_numbers(config)
     has_dense = mixture is None or bool(dense_layers)
-    layers = _Decoder(
-        prefix=prefix,
+    return _Decoder(
         hidden=hidden,
         heads=Heads(
             num_heads=config.integer("num_attention_heads"),
@@ -237,7 +269,7 @@ def hybrid_decoder(
             output_bias=bias,
         ),
         rope=config.rope(head_dim, partial=0.25),
-        norms=norms,
+        norms=Norms(epsilon=config.number("rms_norm_eps", 1e-6), offset=1.0),
         delta=delta,
         projections=delta.grouped if is_grouped else delta.apart,
         activation=config.activation("silu"),
@@ -245,23 +277,20 @@ def hybrid_decoder(
         mixture=mixture,
         dense_layers=dense_layers,
     )
-    vocab_size = config.integer("vocab_size")
-    table = embedding(f"{prefix}.embed_tokens", vocab_size, hidden, tied=tied)
-    return ModelSpec(
-        family=config.family,
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        max_position=config.integer("max_position_embeddings", 32768),
-        embedding=table,
-        layers=tuple(layers.layer(index, kind) for index, kind in enumerate(_kinds(config))),
-        head=HeadSpec(
-            norm=norms.norm("final_norm", f"{prefix}.norm", hidden),
-            weight=head_of(table, tied=tied),
-        ),
-        left_out=(*_GUESSES, *_PICTURES) if sees else _GUESSES,
-        **config.ends(),
-        header=config.header(),
-    )
+
+
+def _guesses(config: ConfigJSON, decoder: _Decoder, index: int) -> tuple[GuessSpec, ...]:
+    """Return the head that guesses, whose layer of full attention is number ``index``.
+
+    Qwen3-Next's configuration does not name it, though its checkpoints have it.
+    """
+    if count_of_guesses(config, "mtp_num_hidden_layers", default=1) != 1:
+        return ()
+
+    def layer(ours: str) -> LayerSpec:
+        return decoder.layer(index, FULL, ours, "mtp.layers.0")
+
+    return (guess(0, _GUESS_NAMES, decoder.norms, decoder.hidden, layer),)
 
 
 def _kinds(config: ConfigJSON) -> list[str]:

@@ -65,9 +65,9 @@ class Latents:
         """Columns of a head that turn."""
         return self.rope.rotary_dim
 
-    def mixer(self, index: int, theirs: str) -> AttentionSpec:
-        """Return the attention of a layer; ``theirs`` is how its tensors' names begin."""
-        ours, theirs = f"layers.{index}", f"{theirs}.self_attn"
+    def mixer(self, _index: int, ours: str, theirs: str) -> AttentionSpec:
+        """Return the attention of a layer; its names begin with ``ours`` and ``theirs``."""
+        theirs = f"{theirs}.self_attn"
         head_dim = self.key_dim + self.turning
         return AttentionSpec(
             num_heads=self.num_heads,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from zse.models.config_json import ConfigJSON
     from zse.models.parts import Norms
-    from zse.models.spec import AttentionSpec, MLPSpec, NormSpec
+    from zse.models.spec import AttentionSpec, GuessSpec, MLPSpec, NormSpec
 
 
 @record
@@ -62,6 +62,7 @@ def layered_decoder(
     tied: bool | None = None,
     embedding_scale: float = 1.0,
     logit_softcap: float | None = None,
+    guesses: tuple[GuessSpec, ...] = (),
     left_out: tuple[str, ...] = (),
 ) -> ModelSpec:
     """Return a decoder between an embedding and a head.
@@ -74,6 +75,7 @@ def layered_decoder(
         tied: Whether the head is the embedding; None: as the checkpoint says, or else not.
         embedding_scale: Multiplies the rows of the embedding.
         logit_softcap: Bound of the logits.
+        guesses: Heads that guess further tokens.
         left_out: How the names of tensors begin that have no part in texts.
 
     Raises:
@@ -97,6 +99,7 @@ def layered_decoder(
             weight=head_of(table, tied=tied),
             softcap=logit_softcap,
         ),
+        guesses=guesses,
         **config.ends(),
         left_out=left_out,
         header=config.header(),

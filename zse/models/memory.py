@@ -84,7 +84,9 @@ class ModelFacts:
 
     spec: ModelSpec
     tensors: tuple[Stored, ...] = ()
-    """Of a .zse file, whose schemes are settled; empty for a checkpoint."""
+    """Those that are loaded of a .zse file, whose schemes are settled; empty for a checkpoint."""
+    stored_bytes: int = 0
+    """Of all tensors of the file."""
     stored_quantization: str = ""
     """The scheme that most of the file's bytes have."""
 
@@ -93,11 +95,19 @@ class ModelFacts:
         """The 16-bit scheme that loses least: the checkpoint's own."""
         return "fp16" if self.spec.dtype == "fp16" else "bf16"
 
-    def stored_as(self, quantization: str) -> Sequence[Stored]:
-        """Return the file's tensors, or those that converting at a scheme would make."""
+    def loaded_as(self, quantization: str) -> Sequence[Stored]:
+        """Return what is loaded of the file, or of the one that converting at a scheme makes."""
         if self.tensors:
             return self.tensors
         return list(map(Storage(quantization=quantization).plan_tensor, self.spec.weights()))
+
+    def stored_bytes_as(self, quantization: str) -> int:
+        """Return the bytes of all of the file's tensors, or of those that converting makes."""
+        if self.tensors:
+            return self.stored_bytes
+        groups = (*self.spec.groups(), *self.spec.spare_groups())
+        plan = Storage(quantization=quantization).plan_tensor
+        return sum(_stored_bytes(plan(weight)) for group in groups for weight in group.weights)
 
 
 def estimate_memory(
@@ -121,13 +131,13 @@ def estimate_memory(
     spec = facts.spec
     context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
     options = load_options(max_context=context, kv_dtype=kv_dtype)
-    tensors = facts.stored_as(quantization)
+    tensors = facts.loaded_as(quantization)
     measure = _on_gpu if on_gpu else _on_cpu
     weights, kv, overhead = measure(spec, tensors, options)
     return MemoryEstimate(
         quantization=facts.stored_quantization or quantization,
         context_tokens=context,
-        stored_bytes=sum(map(_stored_bytes, tensors)),
+        stored_bytes=facts.stored_bytes_as(quantization),
         weights_bytes=weights,
         kv_bytes=kv,
         overhead_bytes=overhead,

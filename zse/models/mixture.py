@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.models.guess import GuessNames, guess
 from zse.models.layered import layered_decoder
 from zse.models.parts import Heads, Norms, Piece, attention, linear, llama_mlp, mlp, vector
 from zse.models.spec import ExpertsSpec, LayerSpec, ModelSpec
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from zse.models.spec import (
         Activation,
         AttentionSpec,
+        GuessSpec,
         LinearSpec,
         MLPSpec,
         NormSpec,
@@ -122,8 +124,7 @@ class _Attentions:
     windows: tuple[int | None, tuple[int, ...]]
     sinks: str
 
-    def mixer(self, index: int, theirs: str) -> AttentionSpec:
-        ours = f"layers.{index}"
+    def mixer(self, index: int, ours: str, theirs: str) -> AttentionSpec:
         window, windowed = self.windows
         own = {}
         if self.sinks:
@@ -148,13 +149,13 @@ class _Decoder:
     hidden: int
     norms: Norms
     activation: Activation
-    mixer: Callable[[int, str], AttentionSpec]
+    mixer: Callable[[int, str, str], AttentionSpec]
     mixture: Mixture
     dense_layers: Collection[int]
     dense_width: int
 
-    def layer(self, index: int, theirs: str) -> LayerSpec:
-        ours, norm = f"layers.{index}", self.norms.norm
+    def layer(self, index: int, theirs: str, ours: str = "") -> LayerSpec:
+        ours, norm = ours or f"layers.{index}", self.norms.norm
         after = norm(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", self.hidden)
         dense, experts = None, None
         if index in self.dense_layers:
@@ -170,7 +171,7 @@ class _Decoder:
         return LayerSpec(
             index=index,
             mixer_norm=norm(f"{ours}.attn_norm", f"{theirs}.input_layernorm", self.hidden),
-            mixer=self.mixer(index, theirs),
+            mixer=self.mixer(index, ours, theirs),
             mlp_norm=after if dense is not None else None,
             mlp=dense,
             experts=experts,
@@ -188,6 +189,7 @@ def mixture_decoder(
     output_bias: bool = False,
     partial_rotary: float = 1.0,
     sinks: str = "",
+    num_guesses: int = 0,
 ) -> ModelSpec:
     """Return a decoder of attention and experts.
 
@@ -201,6 +203,7 @@ def mixture_decoder(
         output_bias: Whether what attention adds has one.
         partial_rotary: Part of a head that turns, where the checkpoint does not say.
         sinks: What checkpoints call the sinks of a layer's heads; empty where there are none.
+        num_guesses: Heads that guess further tokens, which checkpoints may have as more layers.
 
     Raises:
         UnsupportedModelError: A value that is needed is missing or has no meaning.
@@ -215,22 +218,24 @@ def mixture_decoder(
         windows=windows,
         sinks=sinks,
     )
-    return mixed_decoder(config, mixture, attentions.mixer, dense_layers=dense_layers)
+    return mixed_decoder(
+        config, mixture, attentions.mixer, dense_layers=dense_layers, num_guesses=num_guesses
+    )
 
 
 def mixed_decoder(
     config: ConfigJSON,
     mixture: Mixture,
-    mixer: Callable[[int, str], AttentionSpec],
+    mixer: Callable[[int, str, str], AttentionSpec],
     *,
     dense_layers: Collection[int] = (),
-    left_out: tuple[str, ...] = (),
+    num_guesses: int = 0,
 ) -> ModelSpec:
     """Return a decoder of experts whose family says what the attention of each layer is.
 
     Args:
-        mixer: Makes it of the layer's number and of how its tensors' names begin.
-        left_out: How the names of tensors begin that have no part in texts.
+        mixer: Makes it of the layer's number and of how its tensors' names begin, ours and theirs.
+        num_guesses: Heads that guess further tokens, which checkpoints may have as more layers.
     """
     norms = Norms(epsilon=config.number("rms_norm_eps", 1e-6))
     layers = _Decoder(
@@ -242,4 +247,28 @@ def mixed_decoder(
         dense_layers=dense_layers,
         dense_width=config.integer("intermediate_size", 0) if dense_layers else 0,
     )
-    return layered_decoder(config, norms, layers.layer, left_out=left_out)
+    first = config.num_layers()
+    further = [f"model.layers.{index}" for index in range(first, first + num_guesses)]
+    return layered_decoder(
+        config,
+        norms,
+        layers.layer,
+        guesses=tuple(_guess(index, first, name, layers) for index, name in enumerate(further)),
+        # Embedding and head stand there once more.
+        left_out=tuple(f"{name}." for name in further),
+    )
+
+
+def _guess(index: int, num_layers: int, theirs: str, layers: _Decoder) -> GuessSpec:
+    """Return a head in the form of DeepSeek-V3."""
+    names = GuessNames(
+        embedding_norm=f"{theirs}.enorm",
+        stream_norm=f"{theirs}.hnorm",
+        join=f"{theirs}.eh_proj",
+        norm=f"{theirs}.shared_head.norm",
+    )
+
+    def layer(ours: str) -> LayerSpec:
+        return layers.layer(num_layers + index, theirs, ours)
+
+    return guess(index, names, layers.norms, layers.hidden, layer)

@@ -252,8 +252,9 @@ def spec_of(reader: ModelFile) -> ModelSpec:
         FormatError: A tensor that the model config calls for is missing, or of another shape.
         UnsupportedModelError: The model's family is not known.
     """
-    spec = read_header(reader.header.model_config)
-    found = {entry.name: entry.shape for entry in reader.header.tensors}
+    header = reader.header.loaded()
+    spec = read_header(header.model_config)
+    found = {entry.name: entry.shape for entry in header.tensors}
     for weight in spec.weights():
         if weight.name not in found:
             raise FormatError(f"tensor {weight.name} is missing")

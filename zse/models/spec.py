@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zse.errors import UnsupportedModelError
+from zse.format.names import SPARE_PREFIX
 from zse.models.weights import WeightSpec
 from zse.records import record
 
@@ -247,6 +248,29 @@ class LayerSpec:
 
 
 @record
+class GuessSpec:
+    """A head that guesses the token after the next one (multi-token prediction).
+
+    Its layer reads the stream of a token beside the embedding of the next one. The embedding and
+    the logits are the model's own. Files keep it; no step computes it.
+    """
+
+    index: int
+    embedding_norm: NormSpec
+    stream_norm: NormSpec
+    join: LinearSpec
+    """[hidden, 2 * hidden]: columns of the embedding, then of the stream."""
+    layer: LayerSpec
+    norm: NormSpec
+    """Before the head."""
+
+    @property
+    def name(self) -> str:
+        """Name of its group in the file, and how its tensors' names begin."""
+        return f"{SPARE_PREFIX}{self.index}"
+
+
+@record
 class EmbeddingSpec:
     """The table whose rows the tokens name, and what is done to them before the first layer."""
 
@@ -309,8 +333,8 @@ class ModelSpec:
     embedding: EmbeddingSpec
     layers: tuple[LayerSpec, ...]
     head: HeadSpec
-    extra_heads: tuple[LayerSpec, ...] = ()
-    """Layers that guess further tokens from the stream (multi-token prediction)."""
+    guesses: tuple[GuessSpec, ...] = ()
+    """Heads that a file may have or lack: no step computes them."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "bf16"
@@ -338,9 +362,9 @@ class ModelSpec:
         return mixer
 
     def groups(self) -> Iterator[WeightGroup]:
-        """Return every stored weight once, in the order of execution."""
+        """Return every weight that steps read once, in the order of execution."""
         yield WeightGroup(name="embed", weights=tuple(weights_of(self.embedding)))
-        for layer in (*self.layers, *self.extra_heads):
+        for layer in self.layers:
             yield WeightGroup(name=layer.name, weights=tuple(weights_of(layer)))
         head = [*weights_of(self.head.norm)]
         if self.head.weight is not None and not self.is_tied:
@@ -348,6 +372,11 @@ class ModelSpec:
         head += weights_of(self.head.classifier)
         if head:
             yield WeightGroup(name="final", weights=tuple(head))
+
+    def spare_groups(self) -> Iterator[WeightGroup]:
+        """Return what may lie behind these in a file, and is not loaded."""
+        for guess in self.guesses:
+            yield WeightGroup(name=guess.name, weights=tuple(weights_of(guess)))
 
     def weights(self) -> Iterator[WeightSpec]:
         return (weight for group in self.groups() for weight in group.weights)

@@ -22,7 +22,8 @@ def check_spec(spec: ModelSpec) -> None:
     Raises:
         UnsupportedModelError: A number has no meaning, or numbers do not fit together.
     """
-    for weight in spec.weights():
+    spare = (weight for group in spec.spare_groups() for weight in group.weights)
+    for weight in (*spec.weights(), *spare):
         if min(weight.shape) < 1:
             raise UnsupportedModelError(f"{weight.name} has shape {list(weight.shape)}")
         if weight.packing is not None and weight.shape[1] % MXFP4_GROUP:

@@ -96,8 +96,11 @@ class Checkpoint:
 
     @cached_property
     def plan(self) -> list[WeightGroup]:
-        """Our tensors in execution order, as the configuration prescribes them."""
-        return list(self.spec.groups())
+        """Our tensors in execution order, as the configuration prescribes them.
+
+        Heads that guess further tokens follow, where the checkpoint has all of their tensors.
+        """
+        return [*self.spec.groups(), *filter(self._holds, self.spec.spare_groups())]
 
     @property
     def source_bytes(self) -> int:
@@ -134,12 +137,24 @@ class Checkpoint:
                 raise CheckpointError(f"tensor {name} is in both {first} and {path.name}")
             self._tensors[name] = (file, tensor)
 
-    def _find(self, name: str) -> tuple[SafetensorsFile, StoredTensor]:
+    def _seek(self, name: str) -> tuple[SafetensorsFile, StoredTensor] | None:
         # Checkpoints saved from the bare model, without its head, have no prefix.
         whole = next((prefix for prefix in _WHOLES if name.startswith(prefix)), "")
         bare = name.removeprefix(whole)
         names = [f"{part}{leaf}" for part in _OF_TEXT for leaf in (name, bare)]
-        found = next((self._tensors[one] for one in names if one in self._tensors), None)
+        return next((self._tensors[one] for one in names if one in self._tensors), None)
+
+    def _holds(self, group: WeightGroup) -> bool:
+        names = (
+            name
+            for weight in group.weights
+            for piece in weight.pieces()
+            for name in tensors_of(piece)
+        )
+        return all(self._seek(name) is not None for name in names)
+
+    def _find(self, name: str) -> tuple[SafetensorsFile, StoredTensor]:
+        found = self._seek(name)
         if found is None:
             raise CheckpointError(
                 f"the checkpoint holds no tensor {name}; config.json asks for it",
@@ -166,7 +181,8 @@ class Checkpoint:
 
     def _check_tensors(self) -> None:
         used = set()
-        for source in (piece for weight in self.spec.weights() for piece in weight.pieces()):
+        weights = [weight for group in self.plan for weight in group.weights]
+        for source in (piece for weight in weights for piece in weight.pieces()):
             check_dtype = check_packed if source.packing else storage_dtype
             for name, shape in tensors_of(source).items():
                 stored = self.tensor(name)

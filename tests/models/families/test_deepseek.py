@@ -62,6 +62,6 @@ def test_kept_of_a_token_are_its_latent_and_one_key_that_turns() -> None:
     assert attention.output.weight.shape == (128, 4 * 20)
 
 
-def test_layers_that_guess_further_tokens_are_left_out() -> None:
+def test_what_layers_that_guess_further_tokens_have_besides_is_left_out() -> None:
     spec = read_checkpoint(config(V3, num_nextn_predict_layers=2))
     assert spec.left_out == ("model.layers.2.", "model.layers.3.")

@@ -56,8 +56,6 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
                 where,
                 f"a convolution over {mixer.convolution_width} tokens, more than {MAX_TAPS}",
             )
-    for layer in spec.extra_heads:
-        yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.is_encoder == (spec.head.pooling == "none"):
         yield "the head", f"{spec.head.pooling} of its states to pool"
     if spec.vocab_size > MAX_VOCABULARY:

@@ -76,7 +76,7 @@ class Arrival:
         with contextlib.ExitStack() as undo:
             plain = source_of(reader)
             undo.callback(plain.close)
-            placement = WholeFile(reader.header)
+            placement = WholeFile(reader.header.loaded())
             source = AheadSource(plain, placement)
             undo.callback(source.close)
             plan = plan_load(source, placement)

@@ -51,8 +51,6 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
             yield where, "a norm of the stream itself"
         if any(_kind(norm) == "layer" for norm in _norms_of_added(layer)):
             yield where, "a LayerNorm of what it adds to the stream"
-    for layer in spec.extra_heads:
-        yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.head.weight is None or spec.head.pooling != "none":
         yield "the head", "vectors in place of logits"
 

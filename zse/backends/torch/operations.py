@@ -52,8 +52,6 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     for layer in spec.layers:
         if is_attention(layer.mixer) and layer.mixer.is_causal == spec.is_encoder:
             yield f"layer {layer.index}", "attention that does not fit its head"
-    for layer in spec.extra_heads:
-        yield f"layer {layer.index}", "a head that guesses further tokens"
     if spec.is_encoder == (spec.head.pooling == "none"):
         yield "the head", f"{spec.head.pooling} of its states to pool"
 

@@ -92,7 +92,7 @@ class Weights:
         """Bytes of this process's own memory that weights take."""
         embedding = spec.embedding.weight.name
         self._gathered_only = "" if spec.is_tied else embedding
-        for group in reader.header.groups:
+        for group in reader.header.loaded().groups:
             for entry in reader.tensors_of(group.name):
                 self._load(reader, entry)
             reader.release(group.name)

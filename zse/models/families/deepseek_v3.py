@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.models.guess import count_of_guesses
 from zse.models.latent import Latents
 from zse.models.mixture import Mixture, mixed_decoder
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = ("DeepseekV3ForCausalLM",)
 MODELS = "DeepSeek-V3 and R1, Moonlight"
-_MOST_GUESSES = 16
 
 
 def read(config: ConfigJSON) -> ModelSpec:
@@ -40,12 +40,7 @@ def read(config: ConfigJSON) -> ModelSpec:
         mixture,
         Latents.read(config, interleaved=config.flag("rope_interleave", default=True)).mixer,
         dense_layers=range(config.integer("first_k_dense_replace", 3)),
-        left_out=_guesses(config),
+        num_guesses=count_of_guesses(
+            config, "num_nextn_predict_layers", "num_mtp_layers", default=1
+        ),
     )
-
-
-def _guesses(config: ConfigJSON) -> tuple[str, ...]:
-    """Return how the names of layers begin that guess further tokens: they follow the others."""
-    first = config.num_layers()
-    count = min(config.integer("num_nextn_predict_layers", 1), _MOST_GUESSES)
-    return tuple(f"model.layers.{first + index}." for index in range(count))

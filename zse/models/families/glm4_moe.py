@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.models.guess import count_of_guesses
 from zse.models.mixture import Mixture, mixture_decoder
 
 if TYPE_CHECKING:
@@ -37,4 +38,5 @@ def read(config: ConfigJSON) -> ModelSpec:
         qk_norm=config.flag("use_qk_norm"),
         qkv_bias=config.flag("attention_bias"),
         partial_rotary=0.5,
+        num_guesses=count_of_guesses(config, "num_nextn_predict_layers", "num_mtp_layers"),
     )
