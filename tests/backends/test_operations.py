@@ -76,6 +76,9 @@ def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
     )
 
 
+HEADS = "vectors in place of logits|of its states to pool"
+
+
 @pytest.mark.parametrize("check", [check_for_cpu, check_for_gpu])
 @pytest.mark.parametrize(
     ("spec", "message"),
@@ -88,8 +91,8 @@ def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
             ),
             "convolution over 9 tokens",
         ),
-        (replace(SPEC, head=replace(SPEC.head, weight=None)), "vectors in place of logits"),
-        (replace(SPEC, head=replace(SPEC.head, pooling="mean")), "vectors in place of logits"),
+        (replace(SPEC, head=replace(SPEC.head, weight=None)), HEADS),
+        (replace(SPEC, head=replace(SPEC.head, pooling="mean")), HEADS),
     ],
 )
 def test_what_no_backend_computes_is_refused_by_layer_and_name(
