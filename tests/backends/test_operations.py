@@ -76,7 +76,7 @@ def linear_attention(layer: LayerSpec) -> LinearAttentionSpec:
     )
 
 
-HEADS = "vectors in place of logits|of its states to pool"
+HEADS = "vectors in place of logits|of its states to pool|attention that does not fit its head"
 
 
 @pytest.mark.parametrize("check", [check_for_cpu, check_for_gpu])
