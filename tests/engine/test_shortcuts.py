@@ -22,25 +22,28 @@ class Notes:
         self.is_open = False
         self.texts: list[str] = [] if texts is None else texts
         self.num_taken = 0
+        self.num_left = 0
         self.is_taking = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._fails_at = fails_at
 
-    def open(self, may_open):
-        self.is_open = may_open()
+    def open(self, num_arrived):
+        self.is_open = num_arrived == self.num_left
 
     def close(self):
         self.is_open = False
 
-    def take(self, deltas):
-        self.is_open = self.is_open and all(delta.finish_reason is None for delta in deltas)
-        if self.is_open:
-            if self.num_taken == self._fails_at:
-                raise ValueError("no frame can be made of it")
-            self.num_taken += 1
-            self.texts += [delta.text for delta in deltas]
-            self._loop.call_soon_threadsafe(self.is_taking.set)
-        return self.is_open
+    def take(self, deltas, *, has_time):
+        has_end = any(delta.finish_reason is not None for delta in deltas)
+        self.is_open = self.is_open and has_time and not has_end
+        if not self.is_open:
+            self.num_left += len(deltas)
+            return None
+        if self.num_taken == self._fails_at:
+            raise ValueError("no frame can be made of it")
+        self.num_taken += 1
+        self._loop.call_soon_threadsafe(self.is_taking.set)
+        return lambda: self.texts.extend(delta.text for delta in deltas)
 
 
 def greedy(max_tokens=300):

@@ -1,43 +1,38 @@
 """AsyncEngine: the core in one thread of its own, answers as asynchronous streams.
 
 The event loop never waits for a step: commands go to the thread through a queue, and what a step
-produced comes back in one call into each loop. Text is made in the thread, so that a stop string
-ends its choice before the next step spends anything on it.
+produced comes back as ``StreamsInFlight`` has it.
 
-    generate() --command--> queue --> engine thread: step, detokenize --> doorbell
+    generate() --command--> queue --> engine thread: step, deliver --> inbox, or past it
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import queue
 import threading
 import time
 import uuid
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from zse.engine.delivery import StreamsInFlight
 from zse.engine.grammars import Grammars
-from zse.engine.inbox import Inbox, UnreadBounds
-from zse.engine.output import RequestText
+from zse.engine.inbox import UnreadBounds
 from zse.engine.request import Request, SamplingParams
-from zse.engine.waking import Doorbell, pass_by
-from zse.errors import DeadlineError, EngineError, ShuttingDownError, ZSEError
-from zse.records import record
+from zse.errors import DeadlineError, EngineError, ShuttingDownError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from zse.engine.core import EngineCore
+    from zse.engine.delivery import Stream
     from zse.engine.inbox import Shortcut
     from zse.engine.output import Delta
     from zse.engine.reading import PromptQuery
-    from zse.engine.request import TokenEvent
     from zse.engine.stats import EngineStats
     from zse.engine.step_clock import StepLog
-    from zse.engine.waking import Letter
+    from zse.errors import ZSEError
     from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
@@ -46,21 +41,7 @@ logger = logging.getLogger(__name__)
 _DRAIN_POLL_SECONDS = 0.01
 _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
-_MOST_WITH_SHORTCUTS = 32
-"""Answers in flight. So many take the engine's thread half a millisecond; more of them the loop
-writes, which is woken once for all, while the next step is computed."""
 _TOO_LATE = "The answer was not complete in the time that the request was given."
-
-
-@record
-class _Stream:
-    """A request in flight. Its inbox belongs to the loop, the text to the thread."""
-
-    request: Request
-    text: RequestText
-    inbox: Inbox
-    doorbell: Doorbell
-    """Of the inbox's loop."""
 
 
 def _nothing() -> None:
@@ -80,7 +61,6 @@ class AsyncEngine:
         self, core: EngineCore, tokenizer: Tokenizer, *, unread: UnreadBounds | None = None
     ) -> None:
         self._core = core
-        self._unread = unread or UnreadBounds()
         self.tokenizer = tokenizer
         self.max_running = core.options.max_sequences
         """Choices that run at once; the others wait."""
@@ -89,8 +69,9 @@ class AsyncEngine:
         self.failure: BaseException | None = None
         """What crashed the engine thread."""
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._streams: dict[str, _Stream] = {}
-        self._doorbells: dict[asyncio.AbstractEventLoop, Doorbell] = {}
+        self._streams = StreamsInFlight(
+            tokenizer, unread or UnreadBounds(), abort=core.abort, cancel=self._cancel
+        )
         self._lock = threading.Lock()  # guards what decides whether a stream may be added
         self._is_draining = False
         self._is_closed = False
@@ -168,9 +149,7 @@ class AsyncEngine:
             prompt_token_ids: The prompt.
             params: How its tokens are chosen.
             request_id: What logs call it.
-            priority: Higher goes first, before running work if it must.
-            cache_salt: Who shares its prefixes.
-            query: What is to be told of the prompt.
+            priority, cache_salt, query: As in ``Request``.
             tenant: Whose it is: who waits is taken in fair shares between tenants.
             weight: The tenant's share beside those of others.
             deadline: When it ends at the latest, on the loop's clock.
@@ -212,7 +191,7 @@ class AsyncEngine:
         on_choice_end: Callable[[], None],
         shortcut: Shortcut | None,
     ) -> AsyncGenerator[Delta, None]:
-        stream = self._stream_of(request, on_choice_end, shortcut)
+        stream = self._streams.make(request, on_choice_end, shortcut)
         inbox, num_open = stream.inbox, request.params.n
         self._open(stream)
         alarm = None
@@ -227,7 +206,7 @@ class AsyncEngine:
             if alarm is not None:
                 alarm.cancel()
             inbox.close()
-            self._forget(stream)
+            self._streams.remove(stream)
 
     async def drain(self, timeout_seconds: float) -> bool:
         """Take no new requests and wait for those in flight.
@@ -242,7 +221,8 @@ class AsyncEngine:
         while self._streams and time.monotonic() < deadline:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         is_empty = not self._streams
-        self._fail_all(lambda: ShuttingDownError("the server stopped before the answer ended"))
+        stopped = "the server stopped before the answer ended"
+        self._streams.fail_all(lambda: ShuttingDownError(stopped))
         return is_empty
 
     def close(self) -> None:
@@ -253,7 +233,7 @@ class AsyncEngine:
             self._is_closed = True
         self._commands.put(lambda: None)  # wakes the thread
         self._thread.join(_JOIN_SECONDS)
-        self._fail_all(lambda: ShuttingDownError("the engine was closed"))
+        self._streams.fail_all(lambda: ShuttingDownError("the engine was closed"))
         if self._thread.is_alive():
             logger.error("a step does not end: its memory is left to the end of the process")
             return
@@ -269,64 +249,21 @@ class AsyncEngine:
                 "the model takes no new requests: it, or the server, is shutting down"
             )
 
-    def _stream_of(
-        self, request: Request, on_choice_end: Callable[[], None], shortcut: Shortcut | None
-    ) -> _Stream:
-        alternatives = request.params.logprobs
-        doorbell = self._doorbell_of(asyncio.get_running_loop())
-        inbox = Inbox(
-            num_choices=request.params.n,
-            tokens_each=1 if alternatives is None else 2 + alternatives,
-            bounds=self._unread,
-            others=self._inboxes,
-            on_choice_end=on_choice_end,
-            on_overflow=lambda: self._cancel(request.request_id),
-            shortcut=shortcut,
-            may_open=lambda: self._has_time_to_write() and doorbell.is_silent,
-        )
-        text = RequestText(self.tokenizer, request)
-        return _Stream(request=request, text=text, inbox=inbox, doorbell=doorbell)
-
-    def _doorbell_of(self, loop: asyncio.AbstractEventLoop) -> Doorbell:
-        if loop not in self._doorbells:
-            open_ones = [each for each in self._doorbells.items() if not each[0].is_closed()]
-            self._doorbells = {**dict(open_ones), loop: Doorbell(loop)}
-        return self._doorbells[loop]
-
-    def _inboxes(self) -> list[Inbox]:
-        return [stream.inbox for stream in list(self._streams.values())]
-
-    def _has_time_to_write(self) -> bool:
-        return len(self._streams) <= _MOST_WITH_SHORTCUTS
-
-    def _open(self, stream: _Stream) -> None:
+    def _open(self, stream: Stream) -> None:
         request = stream.request
         with self._lock:
             self._refuse_when_down()
-            self._streams[request.request_id] = stream
+            self._streams.add(stream)
             self._commands.put(lambda: self._core.add_request(request))
 
     def _cancel(self, request_id: str) -> None:
         self._commands.put(lambda: self._core.abort(request_id))
 
-    def _forget(self, stream: _Stream) -> None:
-        if self._streams.pop(stream.request.request_id, None) is not None:
-            self._cancel(stream.request.request_id)
-
-    def _end(self, stream: _Stream, error: ZSEError) -> None:
+    def _end(self, stream: Stream, error: ZSEError) -> None:
         """Fail what is left of a request; called in its loop."""
         stream.inbox.put(error)
         stream.inbox.wake()
         self._cancel(stream.request.request_id)
-
-    def _fail_all(self, make_error: Callable[[], ZSEError]) -> None:
-        for stream in list(self._streams.values()):
-            self._fail(stream, make_error())
-            self._forget(stream)
-
-    def _fail(self, stream: _Stream, error: ZSEError) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
-            stream.doorbell.ring([(stream.inbox, error)])
 
     # --- in the engine thread -------------------------------------------------------------------
 
@@ -334,12 +271,12 @@ class AsyncEngine:
         try:
             while not self._is_closed:
                 self._run_commands()
-                self._deliver(self._core.step())
+                self._streams.deliver(self._core.step())
         except BaseException as error:
             logger.exception("the engine thread crashed")
             with self._lock:
                 self.failure = failure = error
-            self._fail_all(lambda: _crash_error(failure))
+            self._streams.fail_all(lambda: _crash_error(failure))
 
     def _run_commands(self) -> None:
         """Do what is asked; sleep until something is when the core has no work."""
@@ -347,52 +284,6 @@ class AsyncEngine:
             self._commands.get()()
         while not self._commands.empty():
             self._commands.get()()
-
-    def _deliver(self, events: list[TokenEvent]) -> None:
-        batches: dict[Doorbell, list[Letter]] = defaultdict(list)
-        for event in events:
-            stream = self._streams.get(event.request_id)
-            if stream is None:
-                continue  # cancelled while the step ran
-            delta = self._delta_of(stream, event)
-            if delta is not None:
-                batches[stream.doorbell].append((stream.inbox, delta))
-        self._hand_over(batches)
-
-    def _delta_of(self, stream: _Stream, event: TokenEvent) -> Delta | None:
-        try:
-            delta = stream.text.push(event)
-        except Exception as error:  # one request's text must not take the others down
-            logger.exception("request %s: its text could not be made", event.request_id)
-            self._give_up(stream.inbox, error)
-            return None
-        if delta is not None and delta.finish_reason and not event.finish_reason:
-            self._core.abort(event.request_id, event.index)  # a stop string
-        return delta
-
-    def _give_up(self, inbox: Inbox, error: Exception) -> None:
-        for stream in list(self._streams.values()):
-            if stream.inbox is inbox:
-                self._core.abort(stream.request.request_id)
-                what = f"the answer has no text: {type(error).__name__}: {error}"
-                self._fail(stream, EngineError(what))
-
-    def _pass_by(self, letters: Sequence[Letter]) -> Sequence[Letter]:
-        """Let deltas take their shortcuts where there is time; return what is to be brought."""
-        if self._has_time_to_write():
-            return pass_by(letters, self._give_up)
-        for inbox, _ in letters:
-            inbox.close()
-        return letters
-
-    def _hand_over(self, batches: dict[Doorbell, list[Letter]]) -> None:
-        for doorbell, deltas in batches.items():
-            try:
-                doorbell.ring(deltas, self._pass_by)
-            except RuntimeError:  # the loop is closed: nobody is left to read
-                for stream in list(self._streams.values()):
-                    if stream.doorbell is doorbell:
-                        self._forget(stream)
 
 
 def _crash_error(failure: BaseException) -> EngineError:

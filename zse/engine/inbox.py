@@ -37,17 +37,22 @@ class UnreadBounds:
 class Shortcut(Protocol):
     """What takes deltas within the engine's thread, where nobody need be woken for them."""
 
-    def open(self, may_open: Callable[[], bool]) -> None:
-        """Take deltas from now on, if it still may: in the loop, and never while it takes some."""
+    def open(self, num_arrived: int) -> None:
+        """Take deltas from now on, where all that were not taken have arrived: in the loop.
+
+        Args:
+            num_arrived: Deltas that have come to the inbox; others are still on their way there.
+        """
 
     def close(self) -> None:
         """Take none any more; in any thread."""
 
-    def take(self, deltas: Sequence[Delta]) -> bool:
-        """Take the deltas of a step; in the engine's thread.
+    def take(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
+        """Take the deltas of a step; in the engine's thread, which may have no time for it.
 
         Returns:
-            False where they, and what follows them, go through the inbox.
+            What writes them, to be called when those of others have been taken; None where they,
+            and what follows them, go through the inbox.
         """
 
 
@@ -62,8 +67,7 @@ class Inbox:
         on_choice_end: Called in the loop for each choice that the engine is done with.
         on_overflow: Called there when more would lie here than may.
         shortcut: The way past this inbox, open while its reader waits.
-        may_open: Whether the shortcut may be opened now: nothing is on its way here, and the
-            engine's thread has time; asked by any thread.
+        has_time: Whether the engine's thread has time for shortcuts.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Inbox:
         on_choice_end: Callable[[], None],
         on_overflow: Callable[[], None],
         shortcut: Shortcut | None = None,
-        may_open: Callable[[], bool] = lambda: True,
+        has_time: Callable[[], bool] = lambda: True,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._num_open = num_choices
@@ -91,20 +95,23 @@ class Inbox:
         self._deltas: deque[Delta] = deque()
         self._waiter: Waiter | None = None
         self._shortcut = shortcut
-        self._may_open = may_open
+        self._has_time = has_time
+        self._num_arrived = 0
 
     @property
     def num_unread(self) -> int:
         """Tokens that nobody has taken yet, alternatives included."""
         return len(self._deltas) * self._tokens_each
 
-    def offer(self, deltas: Sequence[Delta]) -> bool:
+    def offer(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
         """Have the deltas of a step go past this inbox; called by the engine's thread.
 
         Returns:
-            False where they are to be put here.
+            What writes them; None where they are to be put here.
         """
-        return self._shortcut is not None and self._shortcut.take(deltas)
+        if self._shortcut is None:
+            return None
+        return self._shortcut.take(deltas, has_time=has_time)
 
     def close(self) -> None:
         """Let nothing go past this inbox until it has been read again."""
@@ -116,6 +123,7 @@ class Inbox:
         if isinstance(news, ZSEError):
             self._fail(news)
             return
+        self._num_arrived += 1
         if self._num_open == 0:
             return
         self._deltas.append(news)
@@ -150,8 +158,8 @@ class Inbox:
         while not self._deltas:
             if self._error is not None:
                 raise self._error
-            if self._shortcut is not None and self._may_open():
-                self._shortcut.open(self._may_open)
+            if self._shortcut is not None and self._has_time():
+                self._shortcut.open(self._num_arrived)
             self._waiter = Waiter(loop=self.loop)
             await self._waiter
         return self._deltas.popleft()

@@ -7,13 +7,9 @@ one more for the task that this woke.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import threading
 import weakref
 from collections import deque
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -27,51 +23,24 @@ if TYPE_CHECKING:
     Letter: TypeAlias = tuple[Inbox, Delta | ZSEError]
 
 
-logger = logging.getLogger(__name__)
-
-
 class Doorbell:
     """Brings what an engine made, or that it failed, to the inboxes of one loop, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._letters: deque[Sequence[Letter]] = deque()
-        self._lock = threading.Lock()  # guards the next
-        self._num_rung = 0
-        self._num_answered = 0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._bell).atexit = False  # a thread may still ring
         loop.add_reader(self._bell, self._answer)
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether no letter is under way, and none is being looked at."""
-        return self._num_rung == self._num_answered
-
-    def ring(
-        self,
-        letters: Sequence[Letter],
-        look: Callable[[Sequence[Letter]], Sequence[Letter]] | None = None,
-    ) -> None:
-        """Have letters brought; called by the engine's thread, and at its end by any.
-
-        Args:
-            letters: In their order.
-            look: Takes letters that need not be brought, and returns the others.
+    def ring(self, letters: Sequence[Letter]) -> None:
+        """Have letters brought in their order; called by the engine's thread, at its end by any.
 
         Raises:
             RuntimeError: The loop is closed.
         """
         if self._loop.is_closed():
             raise RuntimeError("the event loop is closed")
-        with self._lock:
-            self._num_rung += 1  # before the look: from here on, nothing is opened for silence
-        if look is not None:
-            letters = look(letters)
-        if not letters:
-            with self._lock:
-                self._num_rung -= 1
-            return
         self._letters.append(letters)
         os.eventfd_write(self._bell, 1)
 
@@ -83,28 +52,8 @@ class Doorbell:
             for inbox, news in self._letters.popleft():
                 inbox.put(news)
                 filled[inbox] = None
-            self._num_answered += 1
         for inbox in filled:
             inbox.wake()
-
-
-def pass_by(letters: Sequence[Letter], give_up: Callable[[Inbox, Exception], None]) -> list[Letter]:
-    """Let the deltas of a step go past their inboxes where they may; return the others.
-
-    Args:
-        letters: Deltas, those of a request side by side.
-        give_up: Called for an inbox where that failed.
-    """
-    rest: list[Letter] = []
-    for inbox, each in groupby(letters, itemgetter(0)):
-        own = list(each)
-        try:
-            if not inbox.offer([delta for _, delta in own]):
-                rest += own
-        except Exception as error:  # one request's frames must not take the others down
-            logger.exception("the frames of an answer could not be made")
-            give_up(inbox, error)
-    return rest
 
 
 class Waiter(asyncio.Future[None]):

@@ -158,7 +158,7 @@ class Generation:
             for delta in deltas:
                 self._count(0, delta)
                 frames += frames_of(delta.index, delta)
-            return frames[0] if len(frames) == 1 else b"".join(frames)
+            return b"".join(frames)
 
         self._shortcut = Shortcut(sink, frames_past)
 
@@ -230,10 +230,11 @@ class Generation:
             self._cached_by_prompt[prompt_index] = delta.cached_tokens
             if delta.report is not None:
                 self.reports[prompt_index] = delta.report
-        if delta.finish_reason == "abort":
-            raise self._abort_error()
-        if delta.finish_reason is not None:
-            self._watch.choice_ended(delta.finish_reason)
+        reason = delta.finish_reason
+        if reason is not None:
+            if reason == "abort":
+                raise self._abort_error()
+            self._watch.choice_ended(reason)
 
     def _abort_error(self) -> ZSEError:
         if self._order.grammar is None:

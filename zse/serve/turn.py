@@ -150,7 +150,10 @@ class Turn:
         """Let frames go to a sink without ``events``; as ``Generation.shorten``."""
 
         def frames_of_delta(index: int, delta: Delta) -> list[bytes]:
-            return [frame for event in self._events_of(index, delta) for frame in frames_of(event)]
+            frames: list[bytes] = []
+            for event in self._events_of(index, delta):
+                frames += frames_of(event)
+            return frames
 
         self._generation.shorten(sink, frames_of_delta)
 

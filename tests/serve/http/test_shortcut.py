@@ -62,7 +62,7 @@ def unchunk(answer):
     return b"".join(content)
 
 
-def open_inbox(shortcut, may_open):
+def open_inbox(shortcut):
     return Inbox(
         num_choices=1,
         tokens_each=1,
@@ -71,21 +71,27 @@ def open_inbox(shortcut, may_open):
         on_choice_end=lambda: None,
         on_overflow=lambda: None,
         shortcut=shortcut,
-        may_open=may_open,
     )
+
+
+def write_past(shortcut, text):
+    """Have a shortcut write a text as the engine's thread does; return whether it was open."""
+    write = shortcut.take([Delta(0, text)], has_time=True)
+    if write is not None:
+        write()
+    return write is not None
 
 
 def run_engine(inbox, doorbell, num_tokens, passed):
     """Make tokens as an engine's thread does; note which of them went past the inbox."""
     for number in range(num_tokens):
         delta = Delta(0, f"{number}\n", finish_reason="stop" if number == num_tokens - 1 else None)
-
-        def look(letters):
-            is_taken = inbox.offer([delta for _, delta in letters])
-            passed.extend([1] if is_taken else [])
-            return [] if is_taken else letters
-
-        doorbell.ring([(inbox, delta)], look)
+        write = inbox.offer([delta], has_time=True)
+        if write is not None:
+            passed.append(number)
+            write()
+        else:
+            doorbell.ring([(inbox, delta)])
         if number % 4 == 0:
             time.sleep(0.0005)
 
@@ -97,7 +103,7 @@ def test_tokens_stay_in_order_whoever_writes_them_and_whatever_is_written_betwee
     async def answer(sink, send, receive):
         shortcut = Shortcut(sink, bytes_of)
         doorbell = Doorbell(asyncio.get_running_loop())
-        inbox = open_inbox(shortcut, lambda: doorbell.is_silent)
+        inbox = open_inbox(shortcut)
         args = (inbox, doorbell, 2000, passed)
         thread = threading.Thread(target=run_engine, args=args)
 
@@ -131,16 +137,16 @@ def test_what_a_full_socket_does_not_take_is_the_loops_and_nothing_is_lost(servi
     async def answer(sink, send, receive):
         shortcut = Shortcut(sink, bytes_of)
         await asyncio.sleep(0.01)
-        shortcut.open(lambda: True)
+        shortcut.open(0)
         num_taken = 0
-        while shortcut.take([Delta(0, f"{num_taken:4}{text}")]):
+        while write_past(shortcut, f"{num_taken:4}{text}"):
             num_taken += 1
         assert num_taken > 1
         refused.set()
         body = b"%4d%b" % (num_taken, text.encode())
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        shortcut.open(lambda: True)
-        assert not shortcut.take([Delta(0, "never")])  # bytes wait
+        shortcut.open(1)
+        assert not write_past(shortcut, "never")  # bytes wait
 
     async def read(reader, writer):
         await asyncio.wait_for(refused.wait(), 60)
@@ -155,24 +161,46 @@ def test_what_a_full_socket_does_not_take_is_the_loops_and_nothing_is_lost(servi
 def test_a_shortcut_is_not_opened_while_a_letter_is_under_way(serving):
     async def answer(sink, send, receive):
         shortcut, doorbell = Shortcut(sink, bytes_of), Doorbell(asyncio.get_running_loop())
-        inbox = open_inbox(shortcut, lambda: doorbell.is_silent)
+        inbox = open_inbox(shortcut)
         await asyncio.sleep(0.01)
-
-        def look(letters):
-            shortcut.open(lambda: doorbell.is_silent)  # the loop, just now
-            return [] if inbox.offer([delta for _, delta in letters]) else letters
-
         for text in ("first", "second"):
-            doorbell.ring([(inbox, Delta(0, text))], look)
+            assert not write_past(shortcut, text)
+            shortcut.open(0)  # the loop, before it is told
+            doorbell.ring([(inbox, Delta(0, text))])
         for _ in range(2):
             assert sink.take((await inbox.get()).text.encode(), waits=False)
-        assert doorbell.is_silent
-        shortcut.open(lambda: doorbell.is_silent)
-        assert inbox.offer([Delta(0, "third")])
-        assert not inbox.offer([Delta(0, "", finish_reason="stop")])
-        assert not inbox.offer([Delta(0, "another choice")])  # it was closed by an end
+        shortcut.open(2)
+        assert write_past(shortcut, "third")
+        assert inbox.offer([Delta(0, "", finish_reason="stop")], has_time=True) is None
+        assert not write_past(shortcut, "another choice")  # it was closed by an end
 
     assert unchunk(talk(serving, answer)) == b"firstsecondthird"
+
+
+def test_a_shortcut_is_closed_where_the_engines_thread_has_no_time(serving):
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of)
+        await asyncio.sleep(0.01)
+        shortcut.open(0)
+        assert shortcut.take([Delta(0, "by the loop")], has_time=False) is None
+        assert not write_past(shortcut, "later, and so by the loop")
+        assert sink.take(b"both", waits=False)
+        shortcut.open(2)
+        assert write_past(shortcut, " and more")
+
+    assert unchunk(talk(serving, answer)) == b"both and more"
+
+
+def test_what_was_taken_and_not_written_when_the_loop_writes_goes_first_and_once(serving):
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of)
+        await asyncio.sleep(0.01)
+        shortcut.open(0)
+        write = shortcut.take([Delta(0, "taken")], has_time=True)
+        await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        write()
+
+    assert unchunk(talk(serving, answer)) == b"taken" + COMMENT
 
 
 def test_a_socket_is_taken_back_before_it_is_closed_and_its_number_another_s(serving):
@@ -210,10 +238,10 @@ def test_a_client_that_leaves_ends_what_the_engines_thread_writes(serving):
     async def answer(sink, send, receive):
         shortcut = Shortcut(sink, bytes_of)
         await asyncio.sleep(0.01)
-        shortcut.open(lambda: True)
+        shortcut.open(0)
 
         def write():
-            while shortcut.take([Delta(0, "x" * 100)]):
+            while write_past(shortcut, "x" * 100):
                 pass
 
         await asyncio.to_thread(write)

@@ -101,9 +101,9 @@ def test_what_vllm_has_not_is_not_renamed():
 
 def test_a_timer_from_before_the_library_was_there_counts_all_the_same(state):
     note = state.metrics.timer("token_gap", "m")
-    note(0.01)
+    note([0.01])
     state.metrics.warm()
-    note(0.01)
+    note([0.01])
     found = samples(state.metrics.render().decode())
     assert found['zse_inter_token_latency_seconds_count{model="m"}'] == 2
     assert found['zse_inter_token_latency_seconds_bucket{le="0.005",model="m"}'] == 0

@@ -40,14 +40,17 @@ class Shortcut:
         self._descriptor: int | None = None
         """Of the socket; None while it is closed."""
         self._rest = b""
+        """What was taken and is not written; while it is open, not for long."""
+        self._num_left = 0
+        """Deltas that went to the inbox."""
 
     # --- called in the loop ---------------------------------------------------------------------
 
-    def open(self, may_open: Callable[[], bool]) -> None:
-        """Let the engine's thread write, where ``may_open`` says that nothing is under way."""
+    def open(self, num_arrived: int) -> None:
+        """Let the engine's thread write, where all that it left to the inbox has arrived there."""
         descriptor = self._sink.lend(self)
         with self._lock:
-            if may_open():
+            if num_arrived == self._num_left:
                 self._descriptor = descriptor
 
     def close(self) -> None:
@@ -64,32 +67,38 @@ class Shortcut:
 
     # --- called by the engine's thread ----------------------------------------------------------
 
-    def take(self, deltas: Sequence[Delta]) -> bool:
-        """Write the deltas of a step; False where they must go through the inbox.
+    def take(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
+        """Make the frames of a step's deltas; return what writes them, which is to be called soon.
 
-        The end of a choice is told there: after it, and after all that goes there, it is closed.
+        None where they must go through the inbox. The end of a choice is told there: after it, and
+        after all that goes there, it is closed.
         """
         with self._lock:
-            descriptor = self._descriptor
-            if descriptor is None:
-                return False
+            is_open = has_time and self._descriptor is not None
             for delta in deltas:
                 if delta.finish_reason is not None:
-                    self._descriptor = None
-                    return False
-            frames = self._frames_of(deltas)
-            if frames:
-                self._write(descriptor, as_chunk(frames))
-            return True
+                    is_open = False
+            if not is_open:
+                self._descriptor = None
+                self._num_left += len(deltas)
+                return None
+            if frames := self._frames_of(deltas):
+                self._rest = as_chunk(frames)
+            return self._write
 
-    def _write(self, descriptor: int, data: bytes) -> None:
-        self._sink.written_at = time.monotonic()
-        try:
-            num_written = os.write(descriptor, data)
-        except OSError:  # full, or broken: the loop finds out which
-            num_written = 0
-        if num_written < len(data):
-            self._descriptor = None
-            self._rest = data[num_written:]
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
-                self._loop.call_soon_threadsafe(self._sink.take_back)
+    def _write(self) -> None:
+        """Write what was taken, unless the loop has taken it back."""
+        with self._lock:
+            descriptor, rest = self._descriptor, self._rest
+            if descriptor is None or not rest:
+                return
+            self._sink.written_at = time.monotonic()
+            try:
+                num_written = os.write(descriptor, rest)
+            except OSError:  # full, or broken: the loop finds out which
+                num_written = 0
+            self._rest = rest[num_written:]
+            if self._rest:
+                self._descriptor = None
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads
+                    self._loop.call_soon_threadsafe(self._sink.take_back)

@@ -240,19 +240,20 @@ class ChunkWriter:
 
     def chat_text(self, index: int, text: str) -> bytes:
         """Return a chat chunk that adds text and nothing else."""
-        if index not in self._texts:
+        around = self._texts.get(index)
+        if around is None:
             before = b'%s{"index":%d,"delta":{"content":' % (self._prefix, index)
-            self._texts[index] = before, b'},"logprobs":null,"finish_reason":null}' + self._end
-        before, after = self._texts[index]
-        return before + _encode(text) + after
+            after = b'},"logprobs":null,"finish_reason":null}' + self._end
+            around = self._texts[index] = before, after
+        return around[0] + _encode(text) + around[1]
 
     def completion_text(self, index: int, text: str) -> bytes:
         """Return a text-completion chunk that adds text and nothing else."""
-        if index not in self._texts:
+        around = self._texts.get(index)
+        if around is None:
             after = b',"index":%d,"logprobs":null,"finish_reason":null}%s' % (index, self._end)
-            self._texts[index] = self._prefix + b'{"text":', after
-        before, after = self._texts[index]
-        return before + _encode(text) + after
+            around = self._texts[index] = self._prefix + b'{"text":', after
+        return around[0] + _encode(text) + around[1]
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
         return self._prefix + b'],"usage":' + _encode(usage) + b"}\n\n"

@@ -11,7 +11,7 @@ from zse.serve.telemetry.families import FAMILIES, VLLM_NAMES
 from zse.serve.telemetry.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from prometheus_client import Counter, Histogram
 
@@ -68,7 +68,7 @@ class Metrics:
         """Note one value in a histogram of the table."""
         self._write(lambda to: to.child(key, labels).observe(value))
 
-    def timer(self, key: str, *labels: str) -> Callable[[float], None]:
+    def timer(self, key: str, *labels: str) -> Callable[[Sequence[float]], None]:
         """Return what notes values of a row that is tallied; this is called in the loop."""
         tally = self._tallies.get((key, labels))
         if tally is None:

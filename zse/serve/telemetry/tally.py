@@ -1,6 +1,6 @@
-"""A histogram for what is noted with every token: two additions under one lock.
+"""A histogram for what comes with every token: noted a handful at a time, under one lock.
 
-The library's takes several locks. Loops and engines' threads write; whoever scrapes reads.
+The library's takes several locks for each. Loops and engines' threads write; whoever scrapes reads.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class Tally:
         self._counts = [0] * (len(bounds) + 1)
         self._lock = threading.Lock()
 
-    def note(self, value: float) -> None:
-        place = bisect_left(self.bounds, value)
+    def note(self, values: Sequence[float]) -> None:
+        places = [bisect_left(self.bounds, value) for value in values]
         with self._lock:
-            self._counts[place] += 1
-            self.sum += value
+            for place in places:
+                self._counts[place] += 1
+            self.sum += sum(values)
 
     def cumulative(self) -> list[int]:
         """Return how many values lie at or below each bound, and in the end how many there are."""

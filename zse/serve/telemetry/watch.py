@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("zse.serve.request")
 
+_GAPS_TOGETHER = 32
+"""Times between tokens that are noted at once: what is scraped lacks fewer of each answer."""
+
 
 @record
 class Subject:
@@ -51,7 +54,9 @@ class RequestWatch:
         self._state = state
         self._subject = subject
         self._labels = state.metrics.labels_of(subject.model, subject.key_name)
-        self._note_gap = state.metrics.timer("token_gap", *self._labels)
+        self._note_gaps = state.metrics.timer("token_gap", *self._labels)
+        self._gaps: list[float] = []
+        """Those that are not noted yet."""
         self._admitted = time.perf_counter()
         self._started: float | None = None
         self._first: float | None = None
@@ -79,7 +84,11 @@ class RequestWatch:
             own_ms = (now - subject.arrival) * 1000
             state.ledger.mark_first_token(subject.request_id, own_ms)
         else:
-            self._note_gap(now - self._last)
+            gaps = self._gaps
+            gaps.append(now - self._last)
+            if len(gaps) == _GAPS_TOGETHER:
+                self._note_gaps(gaps)
+                gaps.clear()
         self._last = now
 
     def choice_ended(self, reason: str) -> None:
@@ -108,6 +117,7 @@ class RequestWatch:
 
     def _count(self, used: Used, outcome: Outcome, now: float) -> None:
         metrics, labels = self._state.metrics, self._labels
+        self._note_gaps(self._gaps)
         metrics.observe("request", now - self._admitted, *labels)
         metrics.observe("prompt_length", used.prompt_tokens, *labels)
         metrics.observe("answer_length", used.completion_tokens, *labels)
