@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -24,7 +25,7 @@ import oci_registry  # noqa: E402
 import service_packages  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from ceph_s3 import S3Server
 
@@ -62,6 +63,20 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["ZSE_CACHE_DIR"] = cache.name
     os.environ["ZSE_HOME"] = f"{cache.name}/home"  # which holds no keys
     os.environ["XDG_CONFIG_HOME"] = cache.name  # which holds no settings
+    os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # of the tools
+    os.environ["HOME"] = f"{cache.name}/nobody"
+    Path(os.environ["HOME"]).mkdir()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Fail a test that wrote where a developer's keys and audit log are."""
+    yield
+    written = Path.home() / ".zse"
+    if written.exists():
+        names = sorted(str(path.relative_to(written)) for path in written.rglob("*"))
+        shutil.rmtree(written)
+        pytest.fail(f"this test, or a server of it, wrote into ~/.zse: {names}")
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k have taken out what was not asked for

@@ -105,11 +105,12 @@ def print_table(found: dict[str, dict[int, float]], pacing: dict[int, float]) ->
 @contextlib.contextmanager
 def serving(server: Path, tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run a server on the code of a tree; give its process and its port once it is warm."""
-    with tempfile.NamedTemporaryFile() as log:
+    with tempfile.TemporaryDirectory() as home, Path(home, "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, str(server)],
             stderr=log,
-            env={**os.environ, "PYTHONPATH": str(tree)},
+            # Keys of whoever runs this would keep the client out.
+            env={**os.environ, "PYTHONPATH": str(tree), "ZSE_HOME": home},
             cwd=tree,
         )
         try:
