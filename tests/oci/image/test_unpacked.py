@@ -32,6 +32,7 @@ def test_entry_point_and_environment_are_the_images_own(image):
     command = unpacked(image, [], {"PORT": "9"})
     assert "A=1" in command
     assert "PORT=9" in command
+    assert f"HOME={image.scratch}" in command  # not that of whoever runs it
     assert command[-1] == f"{image.rootfs}/opt/zse/boot.py"
 
 

@@ -76,32 +76,42 @@ def residual_norm(
     """
     scales, sums, outputs = activation_addresses(output)
     quantized, gather = isinstance(output, Quantized), row_index_address != 0
-    norm = norm_address or 0
-    sources = (residual_address, added.values if added else 0, row_index_address, norm)
+    sources = (residual_address, added.values if added else 0, row_index_address, norm_address or 0)
     targets = (outputs, scales, sums, hidden)
     summands = (added.split_rows, added.splits) if added else (rows, 0)
     biases, factors = (norm_bias_address, added_bias_address), (added_scale, output_scale)
-    if post is not None or norm_address is None:
-        post = post or PostNorm()
-        normed = norm_address is not None
-        groups = row_groups_for(hidden, FAMILY_ROW_GROUPS)
-        form = post_norm_variant(groups, quantized=quantized, normed=normed)
-        extras = (added_bias_address, post.address, post.stream_scale_address)
-        flags = (int(gather), *(int(address != 0) for address in extras))
-        numbers = (*summands, *flags, *factors, epsilon, post.epsilon)
-        launcher.launch(form, (rows, 1, 1), *sources, *extras, *targets, *numbers)
-        return
-    if not (is_layer_norm or any(biases) or factors != (1.0, 1.0)):
+    is_plain = not (is_layer_norm or any(biases) or factors != (1.0, 1.0))
+    if post is None and norm_address is not None and is_plain:
         form = tuned or residual_norm_variant(
             row_groups_for(hidden), quantized=quantized, gather=gather
         )
         launcher.launch(form, (rows, 1, 1), *sources, *targets, *summands, epsilon)
         return
+    normed = norm_address is not None
+    form, extras, epsilons = _family_form(
+        hidden, post, biases, quantized=quantized, normed=normed, layer=is_layer_norm
+    )
+    flags = (int(gather), *(int(address != 0) for address in extras))
+    numbers = (*summands, *flags, *factors, epsilon, *epsilons)
+    launcher.launch(form, (rows, 1, 1), *sources, *extras, *targets, *numbers)
+
+
+def _family_form(
+    hidden: int,
+    post: PostNorm | None,
+    biases: tuple[int, int],
+    *,
+    quantized: bool,
+    normed: bool,
+    layer: bool,
+) -> tuple[Variant, tuple[int, ...], tuple[float, ...]]:
+    """Return a form that only some families need, and the addresses and epsilons that it takes."""
     groups = row_groups_for(hidden, FAMILY_ROW_GROUPS)
-    form = family_norm_variant(groups, quantized=quantized, layer=is_layer_norm)
-    flags = (int(gather), *(int(bias != 0) for bias in biases))
-    numbers = (*summands, *flags, *factors, epsilon)
-    launcher.launch(form, (rows, 1, 1), *sources, *biases, *targets, *numbers)
+    if post is None and normed:
+        return family_norm_variant(groups, quantized=quantized, layer=layer), biases, ()
+    post = post or PostNorm()
+    form = post_norm_variant(groups, quantized=quantized, normed=normed)
+    return form, (biases[1], post.address, post.stream_scale_address), (post.epsilon,)
 
 
 def sums_norm(

@@ -73,7 +73,8 @@ def unpacked(image: UnpackedImage, arguments: list[str], variables: dict[str, st
     if not libraries or not loaders:
         raise RunnerError("the image has no loader of its own")
     loader = [str(loaders[0]), "--library-path", ":".join(libraries)]
-    pairs = [f"{name}={value}" for name, value in environment.items()]
+    # Without a home, Python finds that of whoever runs this, and a server writes its log there.
+    pairs = [f"{n}={v}" for n, v in {"HOME": str(image.scratch), **environment}.items()]
     return [find("env"), "-i", *pairs, *loader, "--argv0", inner[0], *inner]
 
 
