@@ -45,15 +45,17 @@ IMPORTS_BY_NAME = {
 }
 
 
+FIELDS = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name"}
+
+
 @cache
 def names_by_module() -> dict[str, frozenset[str]]:
     """Return what each module names, as a name, an attribute or an import."""
     return {
         str(path.relative_to(SOURCES)): frozenset(
-            getattr(node, field)
+            getattr(node, FIELDS[type(node)])
             for node in ast.walk(ast.parse(path.read_text()))
-            for kind, field in ((ast.Name, "id"), (ast.Attribute, "attr"), (ast.alias, "name"))
-            if isinstance(node, kind)
+            if type(node) in FIELDS
         )
         for path in SOURCES.rglob("*.py")
     }

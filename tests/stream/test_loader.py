@@ -259,7 +259,7 @@ def test_a_load_whose_threads_cannot_all_start_leaves_none_behind(
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     with pytest.raises(StoreError, match="2 of 3 threads"):
-        load(gpu, make_file([40_000, 40_000, 40_000]), SMALL)
+        load(gpu, make_file([40, 40, 40]), SMALL)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("zse-load")]
 
 

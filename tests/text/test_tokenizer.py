@@ -56,10 +56,9 @@ def test_where_the_binary_form_would_differ_the_reference_is_used(load, tokenize
     assert isinstance(load(kind).engine, ReferenceEngine)
 
 
+@pytest.mark.parametrize("num_lines", [1_500, pytest.param(10_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", sorted(MAKERS))
-def test_ten_thousand_mixed_lines_encode_and_decode_as_the_reference_does(
-    load, tokenizer_json, kind
-):
+def test_mixed_lines_encode_and_decode_as_the_reference_does(load, tokenizer_json, kind, num_lines):
     reference = Reference.from_str(tokenizer_json(kind).decode())
     tokenizer = load(kind)
     unknown = ("<unk>", "[UNK]")
@@ -69,7 +68,7 @@ def test_ten_thousand_mixed_lines_encode_and_decode_as_the_reference_does(
         if token.content not in unknown
     )
     differing = []
-    for line in mixed_lines(10_000, specials):
+    for line in mixed_lines(num_lines, specials):
         wanted = reference.encode(line).ids
         ids = tokenizer.encode(line)
         is_same_text = tokenizer.decode(ids) == reference.decode(wanted)

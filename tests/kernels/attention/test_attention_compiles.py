@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", [pytest.param("sm_80", marks=pytest.mark.nightly), "sm_90"])
 def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     target = target_named(name)

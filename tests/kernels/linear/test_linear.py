@@ -148,6 +148,8 @@ def test_prefill_says_when_the_scratch_is_too_small() -> None:
 def test_what_is_planned_is_right(scheme: str, group: int, rows: int, quantized: bool) -> None:
     if scheme == "bf16" and quantized:
         pytest.skip("16-bit matrices take 16-bit activations")
+    if scheme == "mxfp4" and quantized:
+        rows = min(rows, 18)  # they go few at a time, however many: the interpreter takes long
     weight = make_matrix(scheme, 24, 256, group).weight
     plan = plan_linear(weight, rows, quantized=quantized, device=H200)
     check(plan.variant, scheme, group, rows, 24, 256, plan.splits)

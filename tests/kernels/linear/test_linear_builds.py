@@ -45,7 +45,7 @@ def test_keys_differ_and_there_are_not_too_many() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="building needs triton")
-@pytest.mark.parametrize("name", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", [pytest.param("sm_80", marks=pytest.mark.nightly), "sm_90"])
 def test_the_forms_compile(name: str, tmp_path: Path) -> None:
     built = build_pack(target_named(name), SOME, source_digest="test", cache_dir=tmp_path)
     pack = KernelPack.open(built.data)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "aligned"), [("sm_80", False), ("sm_90", True)])
+@pytest.mark.parametrize(
+    ("target", "aligned"),
+    [pytest.param("sm_80", False, marks=pytest.mark.nightly), ("sm_90", True)],
+)
 def test_the_kernels_compile(target: str, aligned: bool, tmp_path: Path) -> None:
     forms = [form for form in VARIANTS if form.kernel.name.endswith("_aligned") == aligned]
     built = build_pack(TARGETS[target], forms, source_digest="", cache_dir=tmp_path)

@@ -66,16 +66,19 @@ def test_a_stream_goes_on_while_other_models_come_and_go(served):
 def test_memory_comes_back(served):
     process = psutil.Process(served.process.pid)
 
-    def come_and_go(times):
+    def most_bytes(times):
+        most = 0
         for _ in range(times):
             assert served.http.post(LOAD, json={"model": "a.zse"}).status_code == 200
             body = {"model": "a", "prompt": "Hello", "max_tokens": 4}
             assert served.http.post("/v1/completions", json=body).status_code == 200
+            # What an allocator keeps comes and goes by a few MB: the most of many rounds stays.
+            most = max(most, process.memory_info().rss)
             assert served.http.post(UNLOAD, json={"model": "a"}).status_code == 200
-        return process.memory_info().rss
+        return most
 
-    before = come_and_go(12)
-    assert come_and_go(12) < before * 1.05
+    before = most_bytes(12)
+    assert most_bytes(12) < before * 1.05
     assert served.gauge("zse_in_flight") == 0
     blocks = served.http.get("/api/stats/models").json()["models"]
     assert [(one["name"], one["kv_usage"]) for one in blocks] == [("tiny", 0)]
