@@ -58,6 +58,40 @@ QWEN3_MOE: dict[str, Any] = {
     "torch_dtype": "bfloat16",
     "vocab_size": 151936,
 }
+DEEPSEEK_V2_LITE: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "first_k_dense_replace": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096,
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 1.0,
+    "torch_dtype": "bfloat16",
+    "v_head_dim": 128,
+    "vocab_size": 102400,
+}
 FEW: dict[str, Any] = {"vocab_size": 32000, "tie_word_embeddings": False}
 """Of a model of a few of a large one's layers, for a machine without a GPU."""
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -86,6 +120,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "qwen3-30b-a3b": QWEN3_MOE,
     "qwen3-a3b-4-layers": {**QWEN3_MOE, **FEW, "num_hidden_layers": 4},
+    "deepseek-v2-lite": DEEPSEEK_V2_LITE,
+    "deepseek-v2-3-layers": {**DEEPSEEK_V2_LITE, **FEW, "num_hidden_layers": 3},
     # Experts in MXFP4, whatever is asked for.
     "gpt-oss-20b": GPT_OSS,
     "gpt-oss-3-layers": {**GPT_OSS, **FEW, "num_hidden_layers": 3},

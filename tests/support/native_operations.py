@@ -73,16 +73,26 @@ def native_norm(
 
 
 class PagedCache:
-    """One layer's keys and values in blocks, and the float32 numbers that they stand for."""
+    """One layer's keys and values in blocks, and the float32 numbers that they stand for.
+
+    A token has ``rows`` of each KV head: a key and a value, or what is both.
+    """
 
     def __init__(
-        self, dtype: CacheDtype, num_blocks: int, block_size: int, kv_heads: int, head_dim: int
+        self,
+        dtype: CacheDtype,
+        num_blocks: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        rows: int = 2,
     ) -> None:
         self.dtype = dtype
-        self.shape = (num_blocks, block_size, 2 * kv_heads, head_dim)
+        self.shape = (num_blocks, block_size, rows * kv_heads, head_dim)
         item_bytes = CACHE_DTYPES[dtype].itemsize
-        self._numbers_bytes = block_size * 2 * kv_heads * head_dim * item_bytes
-        scales_bytes = block_size * 2 * kv_heads * 4 if dtype == CacheDtype.INT8 else 0
+        self._numbers_bytes = block_size * rows * kv_heads * head_dim * item_bytes
+        scales_bytes = block_size * rows * kv_heads * 4 if dtype == CacheDtype.INT8 else 0
         self.data = torch.zeros(num_blocks, self._numbers_bytes + scales_bytes, dtype=torch.uint8)
 
     def native(self) -> Cache:
@@ -94,7 +104,7 @@ class PagedCache:
         )
 
     def numbers(self) -> torch.Tensor:
-        """Return what is kept, as float32 [slots, 2 * kv_heads, head_dim]."""
+        """Return what is kept, as float32 [slots, rows * kv_heads, head_dim]."""
         kept = self.data[:, : self._numbers_bytes].contiguous().view(CACHE_DTYPES[self.dtype])
         values = kept.view(self.shape).float()
         if self.dtype == CacheDtype.INT8:

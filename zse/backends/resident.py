@@ -82,7 +82,22 @@ def register_widths(spec: ModelSpec) -> dict[str, int]:
         "rotary": rotary,
         "rotary_other": rotary,
         **({"delta_gates": max(one.gates.weight.shape[0] for one in deltas)} if deltas else {}),
+        **_latent_widths(attentions),
         **_mixture_widths(spec, mixtures),
+    }
+
+
+def _latent_widths(attentions: list[AttentionSpec]) -> dict[str, int]:
+    """Return the widths of what stands around latent attention."""
+    latents = [one for one in attentions if one.latent is not None]
+    if not latents:
+        return {}
+    made = [one.latent.query.weight.shape for one in latents if one.latent and one.latent.query]
+    return {
+        "query_latent": max((columns for _, columns in made), default=0),
+        "queries": max((rows for rows, _ in made), default=0),
+        "wide_queries": max(one.query_columns for one in latents),
+        "wide_mixed": max(one.num_heads * one.value_dim for one in latents),
     }
 
 

@@ -201,7 +201,7 @@ def test_layers_keep_the_keys_and_values_of_their_own_heads(tmp_path: Path) -> N
     [
         (partial(attention, is_causal=False), "attention that does not fit its head"),
         (partial(attention, is_causal=False, kv_of_layer=0), "over keys that are not its own"),
-        (partial(attention, heads=(1, 1, 1024)), "heads of 1024 columns, more than 512"),
+        (partial(attention, heads=(1, 1, 1024)), "heads of 1024 columns, more than 576"),
         (partial(attention, kv_of_layer=0, heads=(4, 1, 32)), "keys of layer 0, which has none"),
         (partial(attention, kv_of_layer=1), "keys of layer 1, which has none such"),
         (partial(attention, rope=PARTIAL), "3 kinds of rotation"),

@@ -31,17 +31,46 @@ static void add(struct program *program, struct zse_operation operation)
     program->operations[program->count++] = operation;
 }
 
+static void record_latent(struct program *program, const struct model *model)
+{
+    const struct zse_attention *attention = &model->attention;
+    const int has_latent = attention->latent->query_norm != NULL;
+    const int32_t quantizes = model->quantizes;
+    add(program, (struct zse_operation){.kind = ZSE_OP_LATENT_STORE, .input = ZSE_QKV,
+        .output = ZSE_QUERY_LATENT, .attention = attention});
+    if (has_latent && quantizes) {
+        add(program, (struct zse_operation){.kind = ZSE_OP_QUANTIZE, .input = ZSE_QUERY_LATENT,
+            .width = attention->latent->query_columns, .quantizes = quantizes});
+    }
+    if (has_latent) {
+        add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_QUERY_LATENT,
+            .output = ZSE_QUERIES, .matrix = &model->query, .quantizes = quantizes});
+    }
+    add(program, (struct zse_operation){.kind = ZSE_OP_ABSORB,
+        .input = has_latent ? ZSE_QUERIES : ZSE_QKV, .output = ZSE_WIDE_QUERIES,
+        .attention = attention});
+    add(program, (struct zse_operation){.kind = ZSE_OP_ATTEND, .input = ZSE_WIDE_QUERIES,
+        .output = ZSE_WIDE_MIXED, .attention = attention});
+    add(program, (struct zse_operation){.kind = ZSE_OP_EXPAND, .input = ZSE_WIDE_MIXED,
+        .output = ZSE_MIXED, .attention = attention});
+}
+
 static void record_attention(struct program *program, const struct model *model)
 {
     const int32_t quantizes = model->quantizes, hidden = (int32_t)model->hidden;
     const struct zse_attention *attention = &model->attention;
-    const int32_t mixed = attention->num_heads * attention->head_dim;
+    const int32_t mixed = (int32_t)mixed_columns(attention);
     add(program, (struct zse_operation){.kind = ZSE_OP_NORM, .output = ZSE_NORMED,
         .norm = &model->norm, .width = hidden, .quantizes = quantizes});
     add(program, (struct zse_operation){.kind = ZSE_OP_MULTIPLY, .input = ZSE_NORMED,
         .output = ZSE_QKV, .matrix = &model->qkv, .quantizes = quantizes});
-    add(program, (struct zse_operation){.kind = ZSE_OP_ROPE_STORE, .attention = attention});
-    add(program, (struct zse_operation){.kind = ZSE_OP_ATTEND, .attention = attention});
+    if (attention->latent) {
+        record_latent(program, model);
+    } else {
+        add(program, (struct zse_operation){.kind = ZSE_OP_ROPE_STORE, .attention = attention});
+        add(program, (struct zse_operation){.kind = ZSE_OP_ATTEND, .input = ZSE_QKV,
+            .output = ZSE_MIXED, .attention = attention});
+    }
     if (attention->is_gated) {
         add(program, (struct zse_operation){.kind = ZSE_OP_GATE, .output = ZSE_MIXED,
             .attention = attention, .quantizes = quantizes});
@@ -149,7 +178,7 @@ static struct zse_cache random_cache(const struct model *model)
 {
     static const int64_t widths[] = {4, 2, 2, 1};
     struct zse_cache cache = {.block_size = BLOCK_SIZE, .dtype = model->cache_dtype};
-    const int64_t slots = 2 * model->attention.num_kv_heads;
+    const int64_t slots = (model->attention.latent ? 1 : 2) * model->attention.num_kv_heads;
     const int64_t count = BLOCK_SIZE * slots * model->attention.head_dim;
     cache.block_bytes = count * widths[cache.dtype];
     if (cache.dtype == ZSE_CACHE_INT8) {
@@ -237,9 +266,11 @@ static void lay_out_quantized(struct zse_quantized *quantized, int64_t rows, int
 static void lay_out(struct zse_step *step, const struct model *model)
 {
     const struct zse_attention *attention = &model->attention;
-    const int64_t mixed = (int64_t)attention->num_heads * attention->head_dim;
+    const struct zse_latent *latent = attention->latent;
+    const int64_t mixed = mixed_columns(attention), wide = latent ? attention->num_heads : 0;
     const int64_t chosen = step->rows * model->experts.experts_per_token;
     const int64_t partial = ZSE_ATTENTION_PARTS * attention->num_heads * (attention->head_dim + 2);
+    const int64_t of_latent = latent && latent->query_norm ? step->rows : 0;
     const int64_t counts[ZSE_NUM_REGISTERS] = {
         [ZSE_RESIDUAL] = step->rows * model->hidden,
         [ZSE_QKV] = step->rows * qkv_columns(attention),
@@ -261,13 +292,18 @@ static void lay_out(struct zse_step *step, const struct model *model)
         [ZSE_CHOSEN] = chosen * model->hidden,
         [ZSE_CHOSEN_JOINED] = chosen * 2 * model->intermediate,
         [ZSE_CHOSEN_HIDDEN] = chosen * model->intermediate,
+        [ZSE_QUERY_LATENT] = of_latent * model->query.columns,
+        [ZSE_QUERIES] = of_latent * model->query.rows,
+        [ZSE_WIDE_QUERIES] = step->rows * wide * attention->head_dim,
+        [ZSE_WIDE_MIXED] = step->rows * wide * (latent ? latent->rank : 0),
     };
     for (int index = 0; index < ZSE_NUM_REGISTERS; index++) {
         step->registers[index] = counts[index] ? array_of(counts[index], sizeof(float)) : NULL;
     }
     const int64_t widest =
         model->hidden > model->intermediate ? model->hidden : model->intermediate;
-    lay_out_quantized(&step->quantized, step->rows, mixed > widest ? mixed : widest);
+    const int64_t read = mixed > model->query.columns ? mixed : model->query.columns;
+    lay_out_quantized(&step->quantized, step->rows, read > widest ? read : widest);
     lay_out_quantized(&step->chosen, chosen, widest);
 }
 
@@ -294,10 +330,11 @@ static void run_case(struct zse_pool *pool, int index)
     choose_rows(&step, &model);
     choose_sampling(&step, model.vocabulary);
     lay_out(&step, &model);
-    printf("case %d scheme %d group %d hidden %d heads %d/%d x %d cache %d experts %d/%d "
+    printf("case %d scheme %d group %d hidden %d heads %d/%d x %d latent %d cache %d experts %d/%d "
            "rows %d/%d\n", index,
            model.scheme, model.group, (int)model.hidden, model.attention.num_heads,
-           model.attention.num_kv_heads, model.attention.head_dim, model.cache_dtype,
+           model.attention.num_kv_heads, model.attention.head_dim, model.latent.rank,
+           model.cache_dtype,
            model.experts.experts_per_token, model.experts.num_experts, (int)step.single_rows, (int)step.rows);
     record(&program, &model);
     zse_run(pool, program.operations, program.count, &step);

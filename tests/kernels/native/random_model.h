@@ -70,6 +70,9 @@ struct model {
     struct zse_norm head_norm;
     struct zse_rope rope;
     struct zse_attention attention;
+    struct zse_latent latent;
+    struct zse_norm latent_norm, query_norm;
+    struct zse_matrix expansion, query; /* of latents */
     struct zse_matrix embedding, qkv, output, up, down, head;
     int32_t has_experts;
     struct zse_experts experts;
@@ -195,8 +198,50 @@ static void choose_attention(struct model *model)
     }
 }
 
+/* One key that all heads share, whose first columns are the values that are summed up. */
+static void choose_latent(struct model *model)
+{
+    struct zse_attention *attention = &model->attention;
+    struct zse_latent *latent = &model->latent;
+    const int32_t unit = attention->head_dim, turning = 2 * (int32_t)(1 + below(16));
+    const int32_t query_rank = model->group ? model->group : (int32_t)(1 + below(60));
+    latent->rank = (int32_t)(1 + below(200));
+    latent->key_dim = (int32_t)(1 + below(40));
+    latent->value_dim = unit;
+    attention->latent = latent;
+    attention->num_kv_heads = 1;
+    attention->head_dim = latent->rank + turning;
+    attention->rotary_dim = turning;
+    attention->q_norm = attention->k_norm = NULL;
+    attention->value_epsilon = 0.0f;
+    attention->is_gated = attention->values_are_keys = attention->sees_all = 0;
+    const int32_t num_heads = attention->num_heads;
+    const struct model plain = {.scheme = (int32_t)below(3)};
+    model->latent_norm = random_norm(latent->rank);
+    latent->norm = &model->latent_norm;
+    model->expansion = random_matrix(&plain, num_heads * (latent->key_dim + unit), latent->rank);
+    latent->expansion = &model->expansion;
+    latent->query_columns = num_heads * (latent->key_dim + turning);
+    if (below(2)) {
+        model->query = random_matrix(model, latent->query_columns, query_rank);
+        model->query_norm = random_norm(query_rank);
+        latent->query_norm = &model->query_norm;
+        latent->query_columns = query_rank;
+    }
+}
+
+/* Columns of what the matrix behind attention reads. */
+static int64_t mixed_columns(const struct zse_attention *attention)
+{
+    const struct zse_latent *latent = attention->latent;
+    return (int64_t)attention->num_heads * (latent ? latent->value_dim : attention->head_dim);
+}
+
 static int64_t qkv_columns(const struct zse_attention *attention)
 {
+    if (attention->latent) {
+        return attention->latent->query_columns + attention->head_dim;
+    }
     const int64_t of_queries = (attention->is_gated ? 2 : 1) * attention->num_heads;
     const int64_t of_keys = (attention->values_are_keys ? 1 : 2) * attention->num_kv_heads;
     return (of_queries + of_keys) * attention->head_dim;
@@ -229,7 +274,10 @@ static void choose_model(struct model *model)
 {
     choose_scheme(model);
     choose_attention(model);
-    const int64_t mixed = model->attention.num_heads * (int64_t)model->attention.head_dim;
+    if (below(4) == 0) {
+        choose_latent(model);
+    }
+    const int64_t mixed = mixed_columns(&model->attention);
     model->hidden = model->group ? model->group * (1 + below(3)) : 1 + below(300);
     model->intermediate = model->group ? model->group * (1 + below(5)) : 1 + below(400);
     model->vocabulary = 2 + below(700);

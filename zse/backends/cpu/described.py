@@ -6,6 +6,7 @@ from array import array
 from ctypes import pointer
 from typing import TYPE_CHECKING, Any
 
+from zse.backends.cpu.latent import latent_of
 from zse.backends.operations import is_attention
 from zse.kernels.native import structs
 from zse.kernels.native.structs import Register
@@ -61,6 +62,7 @@ def attention_of(
         values_are_keys=spec.values_are_keys,
         shares_keys=spec.kv_of_layer is not None,
         sees_all=not spec.is_causal,
+        latent=None if weights.latent is None else pointer(latent_of(spec, weights.latent)),
     )
 
 

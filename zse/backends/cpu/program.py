@@ -21,6 +21,7 @@ from zse.backends.cpu.described import (
     ropes_of,
 )
 from zse.backends.cpu.embedding import Embedding
+from zse.backends.cpu.latent import record_queries, record_values
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import Recording
 from zse.backends.operations import EndWeights, LayerWeights, is_attention
@@ -122,13 +123,13 @@ class Recorder(MixtureRecorder):
         _step: object,
         qkv: Register,
         _attention: AttentionSpec,
-        _weights: LayerWeights,
+        weights: LayerWeights,
         layer: int,
     ) -> Register:
-        attention = pointer(self._attentions[layer])
-        return self._recording.record(
-            Kind.ROPE_STORE, qkv, input=qkv, layer=layer, attention=attention
-        )
+        recording, attention = self._recording, pointer(self._attentions[layer])
+        if weights.latent is not None:
+            return record_queries(recording, qkv, weights.latent, layer=layer, attention=attention)
+        return recording.record(Kind.ROPE_STORE, qkv, input=qkv, layer=layer, attention=attention)
 
     def attention(
         self,
@@ -140,9 +141,10 @@ class Recorder(MixtureRecorder):
     ) -> Register:
         recording, native = self._recording, pointer(self._attentions[layer])
         kept_by = layer if attention.kv_of_layer is None else attention.kv_of_layer
-        mixed = recording.record(
-            Kind.ATTEND, Register.MIXED, input=query, layer=kept_by, attention=native
-        )
+        output = Register.MIXED if weights.latent is None else Register.WIDE_MIXED
+        mixed = recording.record(Kind.ATTEND, output, input=query, layer=kept_by, attention=native)
+        if weights.latent is not None:
+            return record_values(recording, layer=layer, attention=native)
         if not attention.is_gated:
             return mixed
         group = recording.group_of(weights.output)

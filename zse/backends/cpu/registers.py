@@ -103,7 +103,7 @@ def _register_widths(spec: ModelSpec) -> dict[Register, int]:
     widths = {Register[name.upper()]: width for name, width in register_widths(spec).items()}
     widths[Register.LOGITS] = 0 if spec.is_encoder else spec.vocab_size
     widths[Register.PARTIAL] = max(
-        (ATTENTION_PARTS * one.num_heads * (one.head_dim + _PART_SUMS) for one in attentions),
+        (ATTENTION_PARTS * one.num_heads * (one.value_dim + _PART_SUMS) for one in attentions),
         default=0,
     )
     widths[Register.ARRIVED] = max((one.num_kv_heads for one in attentions), default=0)

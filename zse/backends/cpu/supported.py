@@ -67,10 +67,11 @@ def _attention_obstacles(
 ) -> Iterator[tuple[str, str]]:
     if not attention.is_causal and not _is_of_texts(attention):
         yield where, "attention to what follows, over keys that are not its own"
-    if attention.latent is not None:
-        yield where, "keys and values that are made of a latent"
-    if attention.head_dim > MAX_HEAD_DIM:
-        yield where, f"heads of {attention.head_dim} columns, more than {MAX_HEAD_DIM}"
+    widths = [attention.head_dim]
+    if (latent := attention.latent) is not None:
+        widths += [latent.key_dim, latent.value_dim]
+    if max(widths) > MAX_HEAD_DIM:
+        yield where, f"heads of {max(widths)} columns, more than {MAX_HEAD_DIM}"
     group = attention.num_heads // attention.num_kv_heads
     if group > MAX_HEADS_A_GROUP:
         yield where, f"{group} heads that share keys, more than {MAX_HEADS_A_GROUP}"
@@ -82,5 +83,5 @@ def _attention_obstacles(
 
 def _is_of_texts(attention: AttentionSpec) -> bool:
     """Whether keys and values can be read where the step has them."""
-    is_shared = attention.kv_of_layer is not None or attention.values_are_keys
-    return not is_shared and attention.value_norm_epsilon is None
+    is_usual = attention.kv_of_layer is None and attention.latent is None
+    return is_usual and not attention.values_are_keys and attention.value_norm_epsilon is None

@@ -21,10 +21,10 @@ static struct query_tile lay_out_tile(const struct group *group, int64_t first_t
     tile.queries = scratch;
     tile.read.keys = tile.queries + queries * group->stride;
     tile.read.values = tile.read.keys + TILE_KEYS * group->stride;
-    tile.scores = tile.read.values + TILE_KEYS * group->stride;
+    tile.scores = tile.read.values + TILE_KEYS * group->value_stride;
     tile.gathered.values = tile.scores + queries * TILE_KEYS;
-    tile.gathered.stride = group->stride;
-    tile.gathered.largest = tile.gathered.values + queries * group->stride;
+    tile.gathered.stride = group->value_stride;
+    tile.gathered.largest = tile.gathered.values + queries * group->value_stride;
     tile.gathered.total = tile.gathered.largest + queries;
     return tile;
 }
@@ -60,7 +60,7 @@ static void attend_tile(const struct group *group, const struct query_tile *whol
         tile.queries += queries * group->stride;
         tile.gathered.largest += queries;
         tile.gathered.total += queries;
-        tile.gathered.values += queries * group->stride;
+        tile.gathered.values += queries * group->value_stride;
     }
     int64_t queries = tile.num_tokens * group->repeats;
     read_keys_and_values(group, &tile.read, 1, 1, first_key, num_keys);
@@ -88,9 +88,10 @@ void zse_attend_prompt(const struct zse_operation *operation, const struct zse_s
         attend_tile(&group, &tile, key, end_key - key < TILE_KEYS ? end_key - key : TILE_KEYS);
     for (int64_t query = 0; query < tile.num_tokens * group.repeats; query++) {
         int64_t head = query % group.repeats;
-        finish_query(tile.gathered.values + query * group.stride, tile.gathered.largest[query],
-                     tile.gathered.total[query], sink_of(&group, head), attention->head_dim,
+        finish_query(tile.gathered.values + query * group.value_stride,
+                     tile.gathered.largest[query], tile.gathered.total[query],
+                     sink_of(&group, head), group.value_dim,
                      group.mixed + (first_token + query / group.repeats) * group.mixed_stride +
-                         head * attention->head_dim);
+                         head * group.value_dim);
     }
 }

@@ -23,11 +23,11 @@ static float *lay_out_row(const struct group *group, float *scratch, struct read
                           struct row_memory *memory) {
     tile->keys = scratch;
     tile->values = tile->keys + TILE_KEYS * group->stride;
-    memory->queries = tile->values + TILE_KEYS * group->stride;
+    memory->queries = tile->values + TILE_KEYS * group->value_stride;
     memory->scores = memory->queries + group->repeats * group->stride;
     memory->gathered.values = memory->scores + group->repeats * TILE_KEYS;
-    memory->gathered.stride = group->stride;
-    memory->gathered.largest = memory->gathered.values + group->repeats * group->stride;
+    memory->gathered.stride = group->value_stride;
+    memory->gathered.largest = memory->gathered.values + group->repeats * group->value_stride;
     memory->gathered.total = memory->gathered.largest + group->repeats;
     return memory->gathered.total + group->repeats;
 }
@@ -66,33 +66,33 @@ static void attend_row_part(const struct row_piece *piece, int64_t first, int64_
 }
 
 /* Write a part of one head: the largest score, the sum, the values. */
-static void write_part(const struct gathered *gathered, int64_t head, int32_t head_dim,
+static void write_part(const struct gathered *gathered, int64_t head, int64_t value_dim,
                        float *part) {
     part[0] = gathered->largest[head];
     part[1] = gathered->total[head];
     memcpy(part + 2, gathered->values + head * gathered->stride,
-           (size_t)head_dim * sizeof(float));
+           (size_t)value_dim * sizeof(float));
 }
 
 /* Join the parts of one head, in their order, `part_stride` apart. */
 static void join_parts(const struct group *group, int64_t head, const float *parts,
                        int64_t num_parts, int64_t part_stride, float *values) {
-    int32_t head_dim = group->attention->head_dim;
+    int64_t value_dim = group->value_dim;
     float largest = NO_SCORE, total = 0.0f;
     for (int64_t i = 0; i < num_parts; i++)
         largest = parts[i * part_stride] > largest ? parts[i * part_stride] : largest;
-    memset(values, 0, (size_t)group->stride * sizeof(float));
+    memset(values, 0, (size_t)group->value_stride * sizeof(float));
     for (int64_t i = 0; i < num_parts; i++) {
         const float *part = parts + i * part_stride;
         float kept = vexp(vbroadcast(part[0] - largest))[0];
         total += part[1] * kept;
-        for (int32_t column = 0; column < head_dim; column += VECTOR_LANES) {
-            vfloat added = vload_some(part + 2 + column, head_dim - column) * kept;
+        for (int64_t column = 0; column < value_dim; column += VECTOR_LANES) {
+            vfloat added = vload_some(part + 2 + column, value_dim - column) * kept;
             vstore(values + column, vload(values + column) + added);
         }
     }
-    finish_query(values, largest, total, sink_of(group, head), head_dim,
-                 group->mixed + head * head_dim);
+    finish_query(values, largest, total, sink_of(group, head), value_dim,
+                 group->mixed + head * value_dim);
 }
 
 /* Keep what a part of the keys has given; whoever brings a row's last part joins them all. */
@@ -100,13 +100,13 @@ static void keep_part(const struct row_piece *piece, const struct zse_step *step
                       int64_t num_parts) {
     const struct group *first = piece->groups;
     const struct zse_attention *attention = first->attention;
-    int64_t chunk = first->chunk - step->chunks, width = attention->head_dim + 2;
+    int64_t chunk = first->chunk - step->chunks, width = first->value_dim + 2;
     int64_t part_stride = attention->num_heads * width;
     float *parts = step->registers[ZSE_PARTIAL] + chunk * ZSE_ATTENTION_PARTS * part_stride +
                    first->first_head * width;
     for (int64_t head = 0; head < piece->num_groups * first->repeats; head++)
         write_part(&piece->memories[head / first->repeats].gathered, head % first->repeats,
-                   attention->head_dim, parts + piece->part * part_stride + head * width);
+                   first->value_dim, parts + piece->part * part_stride + head * width);
     int32_t *arrived = (int32_t *)step->registers[ZSE_ARRIVED] +
                        chunk * attention->num_kv_heads + piece->first_kv_head;
     if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < num_parts) return;
@@ -118,11 +118,10 @@ static void keep_part(const struct row_piece *piece, const struct zse_step *step
 }
 
 static void finish_group(const struct group *group, const struct gathered *gathered) {
-    int32_t head_dim = group->attention->head_dim;
     for (int64_t head = 0; head < group->repeats; head++)
         finish_query(gathered->values + head * gathered->stride, gathered->largest[head],
-                     gathered->total[head], sink_of(group, head), head_dim,
-                     group->mixed + head * head_dim);
+                     gathered->total[head], sink_of(group, head), group->value_dim,
+                     group->mixed + head * group->value_dim);
 }
 
 void zse_attend_row(const struct zse_operation *operation, const struct zse_step *step,

@@ -20,14 +20,21 @@ struct group {
     int64_t first_head;
     int64_t repeats;         /* heads of the group */
     int64_t stride;          /* head_dim in whole panels */
+    int64_t value_dim;
+    int64_t value_stride;
 };
+
+static inline int64_t whole_panels(int64_t columns) {
+    return (columns + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS;
+}
 
 /* The keys of a head in the cache. */
 static inline struct paged_head cached_keys(const struct zse_attention *attention,
                                             const struct zse_cache *cache,
                                             const struct zse_rows *chunk, int64_t kv_head) {
-    int64_t slots = 2 * attention->num_kv_heads;
-    return (struct paged_head){*cache, chunk->blocks, slots, kv_head, attention->head_dim};
+    int32_t head_dim = attention->head_dim;
+    return (struct paged_head){*cache, chunk->blocks, kept_rows(attention), kv_head, head_dim,
+                               head_dim};
 }
 
 /* The keys of a head where QKV has those of a whole text: as in a cache of one block, whose tokens
@@ -36,45 +43,48 @@ static inline struct paged_head own_keys(const struct zse_attention *attention,
                                          const float *rows, const struct zse_rows *chunk,
                                          int64_t kv_head) {
     static const int32_t only_block = 0;
-    int64_t width = qkv_width(attention), head_dim = attention->head_dim;
+    int64_t width = qkv_width(attention);
+    int32_t head_dim = attention->head_dim;
     struct zse_cache block = {
         .data = (char *)(rows + chunk->first_row * width),
         .block_size = chunk->num_rows,
         .dtype = ZSE_CACHE_FP32,
     };
     int64_t first_key = first_key_column(attention) / head_dim;
-    return (struct paged_head){block, &only_block, width / head_dim, first_key + kv_head,
-                               attention->head_dim};
+    return (struct paged_head){block, &only_block, width / head_dim, first_key + kv_head, head_dim,
+                               head_dim};
 }
 
 static inline struct group group_of(const struct zse_operation *operation,
                                     const struct zse_step *step, const struct zse_rows *chunk,
                                     int64_t kv_head) {
     const struct zse_attention *attention = operation->attention;
-    const float *rows = step->registers[ZSE_QKV];
-    int64_t head_dim = attention->head_dim, num_kv_heads = attention->num_kv_heads;
-    int64_t repeats = attention->num_heads / num_kv_heads;
+    const float *rows = step->registers[operation->input];
+    int32_t head_dim = attention->head_dim, value_dim = value_columns(attention);
+    int64_t repeats = attention->num_heads / attention->num_kv_heads;
     struct paged_head keys =
         attention->sees_all
             ? own_keys(attention, rows, chunk, kv_head)
             : cached_keys(attention, step->caches + operation->layer, chunk, kv_head);
     struct paged_head values = keys;
-    values.slot += num_kv_heads;
+    values.slot += kept_rows(attention) - attention->num_kv_heads; /* the keys' own, of a latent */
+    values.head_dim = value_dim;
     struct group group = {
         .attention = attention,
         .chunk = chunk,
         .keys = keys,
         .values = values,
-        .queries_stride = qkv_width(attention),
-        .mixed_stride = attention->num_heads * head_dim,
+        .queries_stride = attention->latent ? query_columns(attention) : qkv_width(attention),
+        .mixed_stride = (int64_t)attention->num_heads * value_dim,
         .first_head = kv_head * repeats,
         .repeats = repeats,
-        .stride = (head_dim + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS,
+        .stride = whole_panels(head_dim),
+        .value_dim = value_dim,
+        .value_stride = whole_panels(value_dim),
     };
-    int64_t first_column = group.first_head * head_dim;
-    group.queries = rows + chunk->first_row * group.queries_stride + first_column;
-    group.mixed = step->registers[ZSE_MIXED] + chunk->first_row * group.mixed_stride +
-                  first_column;
+    group.queries = rows + chunk->first_row * group.queries_stride + group.first_head * head_dim;
+    group.mixed = step->registers[operation->output] + chunk->first_row * group.mixed_stride +
+                  group.first_head * value_dim;
     return group;
 }
 

@@ -13,7 +13,7 @@ _Static_assert((2 * TILE_KEYS * ZSE_MAX_HEAD_DIM +
 /* Keys and values of a tile as float32, zeros behind each head. */
 struct read_tile {
     float *keys;   /* in panels, columns and rows exchanged, or for a single query as they are */
-    float *values; /* [TILE_KEYS, stride] */
+    float *values; /* [TILE_KEYS, value_stride] */
 };
 
 /* Read a tile for heads that lie side by side, a few tokens of all of them at a time: in the order
@@ -40,7 +40,7 @@ static inline void read_keys_and_values(const struct group *groups, const struct
             else
                 copy_rows(keys + i, key, end, tiles[i].keys, stride);
         for (int64_t i = 0; i < num_groups; i++)
-            copy_rows(values + i, key, end, tiles[i].values, stride);
+            copy_rows(values + i, key, end, tiles[i].values, groups->value_stride);
     }
 }
 
@@ -86,13 +86,13 @@ static inline void add_values(const struct group *group, int64_t num_queries,
         .right = tile->values,
         .sums = gathered->values,
         .left_stride = TILE_KEYS,
-        .right_stride = group->stride,
+        .right_stride = group->value_stride,
         .right_panel = PANEL_COLUMNS,
-        .sums_stride = group->stride,
+        .sums_stride = group->value_stride,
         .depth = num_keys,
         .adds = 1,
     };
-    multiply(&product, num_queries, group->stride / PANEL_COLUMNS);
+    multiply(&product, num_queries, group->value_stride / PANEL_COLUMNS);
 }
 
 #endif

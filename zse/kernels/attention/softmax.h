@@ -68,7 +68,7 @@ static inline void weigh_scores(const struct gathered *gathered, int64_t query, 
 
 /* What one query's attention is: its values over the sum, in which a head's sink counts. */
 static inline void finish_query(const float *values, float largest, float total, const float *sink,
-                                int32_t head_dim, float *output) {
+                                int64_t value_dim, float *output) {
     float kept = 1.0f;
     if (sink != NULL) {
         float highest = *sink > largest ? *sink : largest;
@@ -76,8 +76,8 @@ static inline void finish_query(const float *values, float largest, float total,
         total = total * kept + vexp(vbroadcast(*sink - highest))[0];
     }
     float factor = kept / total;
-    for (int32_t column = 0; column < head_dim; column += VECTOR_LANES) {
-        int64_t left = head_dim - column;
+    for (int64_t column = 0; column < value_dim; column += VECTOR_LANES) {
+        int64_t left = value_dim - column;
         vstore_some(output + column, vload_some(values + column, left) * factor, left);
     }
 }

@@ -9,9 +9,10 @@
 struct paged_head {
     struct zse_cache cache;
     const int32_t *blocks;
-    int64_t num_slots; /* keys and values of a token */
+    int64_t num_slots; /* rows of a token, of keys and of values */
     int64_t slot;      /* which of them this is */
-    int32_t head_dim;
+    int32_t row_dim;   /* numbers of a row */
+    int32_t head_dim;  /* the first of them, which are read */
 };
 
 /* Where the rows of consecutive positions lie, and what their codes are multiplied by. */
@@ -31,7 +32,7 @@ static inline struct paged_rows find_rows(const struct paged_head *head, int64_t
                                           int64_t count, const char **rows, float *scales) {
     const struct zse_cache *cache = &head->cache;
     int64_t block_size = cache->block_size, num_slots = head->num_slots;
-    int64_t row_bytes = head->head_dim * number_bytes(cache->dtype);
+    int64_t row_bytes = head->row_dim * number_bytes(cache->dtype);
     int64_t place = first / block_size, offset = first % block_size;
     const char *block = cache->data + head->blocks[place] * cache->block_bytes;
     for (int64_t i = 0; i < count; i++, offset++) {

@@ -27,16 +27,19 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_PLACE] = &zse_add_rows,
     [ZSE_OP_TYPE] = &zse_add_rows,
     [ZSE_OP_POOL] = &zse_pool_rows,
+    [ZSE_OP_LATENT_STORE] = &zse_latent_store,
+    [ZSE_OP_ABSORB] = &zse_absorb,
+    [ZSE_OP_EXPAND] = &zse_expand,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
 {
     static const int64_t own[] = {
-        sizeof(struct zse_matrix),    sizeof(struct zse_norm),      sizeof(struct zse_attention),
-        sizeof(struct zse_experts),   sizeof(struct zse_rope),      sizeof(struct zse_cache),
-        sizeof(struct zse_rows),      sizeof(struct zse_delta),     sizeof(struct zse_state),
-        sizeof(struct zse_quantized), sizeof(struct zse_operation), sizeof(struct zse_sampling),
-        sizeof(struct zse_step),
+        sizeof(struct zse_matrix),    sizeof(struct zse_norm),      sizeof(struct zse_latent),
+        sizeof(struct zse_attention), sizeof(struct zse_experts),   sizeof(struct zse_rope),
+        sizeof(struct zse_cache),     sizeof(struct zse_rows),      sizeof(struct zse_delta),
+        sizeof(struct zse_state),     sizeof(struct zse_quantized), sizeof(struct zse_operation),
+        sizeof(struct zse_sampling),  sizeof(struct zse_step),
     };
     const int64_t num_own = sizeof own / sizeof own[0];
     for (int64_t index = 0; index < num_own && index < count; index++) {

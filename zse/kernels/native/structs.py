@@ -12,7 +12,7 @@ ACTIVATION_GROUP = 128
 """Columns that one scale covers where a matrix has no groups of its own."""
 ATTENTION_PARTS = 32
 """Parts into which the keys of one row are split at most."""
-MAX_HEAD_DIM = 512
+MAX_HEAD_DIM = 576
 """Columns of a head that attention has room for."""
 MAX_HEADS_A_GROUP = 128
 """Heads sharing one of keys and values that attention has room for."""
@@ -103,6 +103,20 @@ class Norm(Structure):
     )
 
 
+class Latent(Structure):
+    """What heads are made of where their keys and values are not kept."""
+
+    _fields_ = (
+        ("rank", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("query_columns", c_int32),
+        ("query_norm", POINTER(Norm)),
+        ("norm", POINTER(Norm)),
+        ("expansion", POINTER(Matrix)),
+    )
+
+
 class Attention(Structure):
     """What the attention of a layer is."""
 
@@ -124,6 +138,7 @@ class Attention(Structure):
         ("values_are_keys", c_int32),
         ("shares_keys", c_int32),
         ("sees_all", c_int32),
+        ("latent", POINTER(Latent)),
     )
 
 
@@ -228,6 +243,10 @@ class Register(IntEnum):
     CHOSEN_JOINED = 19
     CHOSEN_HIDDEN = 20
     DELTA_GATES = 21
+    QUERY_LATENT = 22
+    QUERIES = 23
+    WIDE_QUERIES = 24
+    WIDE_MIXED = 25
 
 
 class Quantized(Structure):
@@ -269,6 +288,9 @@ class Kind(IntEnum):
     PLACE = 22
     TYPE = 23
     POOL = 24
+    LATENT_STORE = 25
+    ABSORB = 26
+    EXPAND = 27
 
 
 class Operation(Structure):
@@ -348,6 +370,7 @@ class Step(Structure):
 ALL: tuple[type[Structure], ...] = (
     Matrix,
     Norm,
+    Latent,
     Attention,
     Experts,
     Rope,

@@ -20,7 +20,7 @@
 /* Parts into which the keys of one row are split at most, so that threads share a long sequence. */
 #define ZSE_ATTENTION_PARTS 32
 /* What attention has room for: columns of a head, and heads that share one of keys and values. */
-#define ZSE_MAX_HEAD_DIM 512
+#define ZSE_MAX_HEAD_DIM 576
 #define ZSE_MAX_HEADS_A_GROUP 128
 /* Tokens that the convolution before linear attention has room for. */
 #define ZSE_MAX_TAPS 8
@@ -62,6 +62,19 @@ struct zse_norm {
     int32_t subtracts_mean;
 };
 
+/* What heads are made of where their keys and values are not kept. A row of QKV has queries or their
+ * latent, then the latent of keys and values, then one key that turns; the last two are kept. */
+struct zse_latent {
+    int32_t rank;          /* of the latent: what is kept is head_dim wide, and begins with it */
+    int32_t key_dim;       /* columns of a head's query that do not turn; those that do follow */
+    int32_t value_dim;     /* of a head's value */
+    int32_t query_columns; /* of QKV before what is kept */
+    const struct zse_norm *query_norm; /* of the queries' latent; NULL: QKV has queries */
+    const struct zse_norm *norm;       /* of the latent */
+    const struct zse_matrix *expansion; /* [heads * (key_dim + value_dim), rank], plain numbers: of
+                                           each head keys, then values */
+};
+
 /* A row of QKV has queries, then their gates, then keys, then values, as far as a layer has them. */
 struct zse_attention {
     int32_t num_heads;
@@ -82,6 +95,7 @@ struct zse_attention {
     int32_t shares_keys;   /* 1: keys and values are those of the layer that ATTEND names */
     int32_t sees_all;      /* 1: chunks are whole texts, whose rows see each other's keys and values
                               where QKV has them, all three kinds; nothing is stored */
+    const struct zse_latent *latent; /* or NULL; there is one KV head then, its values in its keys */
 };
 
 /* Which experts a row goes through: those of the highest scores, the first among equals. */
@@ -140,8 +154,9 @@ struct zse_rope {
     float factor;          /* multiplies cosines and sines */
 };
 
-/* One layer's keys and values: [num_blocks, block_size, 2 * kv_heads, head_dim], keys first.
- * INT8 heads are followed, in the same block, by float32 scales [block_size, 2 * kv_heads]. */
+/* One layer's keys and values: [num_blocks, block_size, 2 * kv_heads, head_dim], keys first. Values
+ * that begin with a latent are not kept twice. INT8 heads are followed, in the same block, by
+ * float32 scales, one of each. */
 struct zse_cache {
     char *data;
     int64_t block_bytes;   /* from one block to the next */
@@ -169,7 +184,7 @@ enum zse_register {        /* float32 [rows, width] */
     ZSE_LOGITS,            /* [wanted, vocab]; sampling adjusts them in place */
     ZSE_ROTARY,            /* [rows, rotary_dim]: cosines, then sines; of the first kind of rotation */
     ZSE_ROTARY_OTHER,      /* of the second, where layers differ */
-    ZSE_PARTIAL,           /* [num_chunks, ZSE_ATTENTION_PARTS, heads, head_dim + 2], read and written
+    ZSE_PARTIAL,           /* [num_chunks, ZSE_ATTENTION_PARTS, heads, value columns + 2], read and written
                               for chunks of one row alone: attention over parts of their keys */
     ZSE_ARRIVED,           /* int32 [num_chunks, kv_heads]: parts that are there; zero when allocated,
                               and again behind each ATTEND. Both are sized for the largest layer */
@@ -185,6 +200,10 @@ enum zse_register {        /* float32 [rows, width] */
     ZSE_CHOSEN_JOINED,     /* as JOINED and HIDDEN, [rows * experts_per_token, ...] */
     ZSE_CHOSEN_HIDDEN,
     ZSE_DELTA_GATES,       /* steps, then decays, of linear attention's value heads */
+    ZSE_QUERY_LATENT,      /* what queries are made of, where they have a latent of their own */
+    ZSE_QUERIES,           /* [rows, heads * (key_dim + turning)], made of it */
+    ZSE_WIDE_QUERIES,      /* [rows, heads * head_dim]: queries of what is kept of latent attention */
+    ZSE_WIDE_MIXED,        /* [rows, heads * rank]: the sums of latents that it returns */
     ZSE_NUM_REGISTERS
 };
 
@@ -204,7 +223,7 @@ enum zse_kind {
     ZSE_OP_MULTIPLY,       /* output = input @ matrix^T + bias; of the quantized input if `quantizes` */
     ZSE_OP_MULTIPLY_ADD,   /* output += scale * (input @ matrix^T + bias) */
     ZSE_OP_ROPE_STORE,     /* QKV: normalize heads, rotate, store keys and values of `layer` */
-    ZSE_OP_ATTEND,         /* MIXED from QKV's queries and the cache of `layer` */
+    ZSE_OP_ATTEND,         /* output from the input's queries and the cache of `layer` */
     ZSE_OP_ACTIVATE,       /* output = activation(gate) * up, and quantized if `quantizes` */
     ZSE_OP_ADD,            /* output += scale * input */
     ZSE_OP_SAMPLE,         /* a token for each wanted row, from LOGITS */
@@ -222,6 +241,10 @@ enum zse_kind {
     ZSE_OP_PLACE,          /* output += rows of `matrix` that the positions name */
     ZSE_OP_TYPE,           /* output += rows of `matrix` that the types name */
     ZSE_OP_POOL,           /* output [num_chunks, width] = the mean of a chunk's rows, or one of them */
+    ZSE_OP_LATENT_STORE,   /* QKV: normalize the latent, rotate the key, store both for `layer`;
+                              output = the queries' latent, normalized, if they have one */
+    ZSE_OP_ABSORB,         /* output = the input's queries through their heads' keys, and rotated */
+    ZSE_OP_EXPAND,         /* output = the input's sums of latents through their heads' values */
     ZSE_NUM_KINDS
 };
 
@@ -309,7 +332,8 @@ struct zse_kernel {
 };
 extern const struct zse_kernel zse_rotary, zse_embed, zse_add_rows, zse_pool_rows, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
-    zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule;
+    zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule,
+    zse_latent_store, zse_absorb, zse_expand;
 
 /* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
 void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,

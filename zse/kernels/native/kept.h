@@ -1,0 +1,82 @@
+/* One head on its way into the cache: its rotation, and how its numbers are kept. */
+#ifndef ZSE_KEPT_H
+#define ZSE_KEPT_H
+
+#include "vector.h"
+#include "zse.h"
+
+/* --- rotation --------------------------------------------------------------------------------- */
+
+/* Column i of the first rotary_dim turns with column i + rotary_dim / 2. */
+static inline void rotate_head(float *head, const float *rotary, int32_t rotary_dim) {
+    int32_t half = rotary_dim / 2;
+    for (int32_t i = 0; i < half; i += VECTOR_LANES) {
+        int64_t left = half - i;
+        vfloat cosines = vload_some(rotary + i, left), sines = vload_some(rotary + half + i, left);
+        vfloat first = vload_some(head + i, left), second = vload_some(head + half + i, left);
+        vstore_some(head + i, first * cosines - second * sines, left);
+        vstore_some(head + half + i, second * cosines + first * sines, left);
+    }
+}
+
+/* --- the cache -------------------------------------------------------------------------------- */
+
+static inline uint16_t bfloat_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16) | 0x40; /* no number */
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);             /* ties to even */
+}
+
+static inline uint16_t half_of(float value) {
+    _Float16 half = (_Float16)value;
+    uint16_t bits;
+    memcpy(&bits, &half, sizeof bits);
+    return bits;
+}
+
+/* Write codes and return their scale: the largest value has code 127, halves go to even. */
+static inline float quantize_head(const float *head, int32_t head_dim, int8_t *codes) {
+    float largest = 0.0f;
+    for (int32_t i = 0; i < head_dim; i++) {
+        float size = __builtin_fabsf(head[i]);
+        largest = size > largest ? size : largest;
+    }
+    float scale = largest / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    const float to_whole = 0x1.8p23f;
+    for (int32_t i = 0; i < head_dim; i++)
+        codes[i] = (int8_t)(int32_t)((head[i] * inverse + to_whole) - to_whole);
+    return scale;
+}
+
+/* Where a row of the step is kept: its block, and its place among the block's tokens. */
+struct place {
+    char *block;
+    int64_t offset;
+    int64_t num_slots; /* rows of a token, of keys and of values */
+};
+
+static inline void store_head(const struct zse_cache *cache, const struct place *place,
+                              int64_t slot, const float *head, int32_t head_dim) {
+    int64_t index = place->offset * place->num_slots + slot, first = index * head_dim;
+    switch (cache->dtype) {
+        case ZSE_CACHE_FP32:
+            memcpy((float *)place->block + first, head, (size_t)head_dim * sizeof(float));
+            break;
+        case ZSE_CACHE_FP16:
+            for (int32_t i = 0; i < head_dim; i++)
+                ((uint16_t *)place->block)[first + i] = half_of(head[i]);
+            break;
+        case ZSE_CACHE_BF16:
+            for (int32_t i = 0; i < head_dim; i++)
+                ((uint16_t *)place->block)[first + i] = bfloat_of(head[i]);
+            break;
+        default: {
+            int64_t codes_bytes = cache->block_size * place->num_slots * head_dim;
+            float *scales = (float *)(place->block + codes_bytes);
+            scales[index] = quantize_head(head, head_dim, (int8_t *)place->block + first);
+        }
+    }
+}
+
+#endif
