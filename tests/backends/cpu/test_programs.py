@@ -110,7 +110,7 @@ def test_a_third_kind_of_rotation_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"head_dim": 578}, "heads of 514 columns, more than 576"),
+        ({"head_dim": 578}, "heads of 578 columns, more than 576"),
         ({"num_heads": 258}, "129 heads that share keys, more than 128"),
         ({"vocab_size": 2**20 + 1}, "1048577 tokens, more than 1048576"),
     ],
