@@ -30,6 +30,20 @@ def test_all_ask_for_the_same_compiler() -> None:
     assert wanted in (ROOT / ".github" / "workflows" / "release.yml").read_text()
 
 
+@pytest.mark.parametrize("default", ["off", "fast"])
+def test_no_default_of_the_compiler_decides_which_sums_are_fused(
+    tmp_path: Path, default: str
+) -> None:
+    compiler = [*builder.compiler_command(), "-target", "x86_64-linux-gnu", "-mcpu=x86_64_v3"]
+    source, assembly = tmp_path / "sum.c", tmp_path / "sum.s"
+    for body, is_fused in (("return a * b + c", True), ("float d = a * b; return d + c", False)):
+        source.write_text(f"float f(float a, float b, float c) {{ {body}; }}\n")
+        command = [*compiler, f"-ffp-contract={default}", *sources.FLAGS, "-Wno-error"]
+        command += ["-S", str(source), "-o", str(assembly)]
+        subprocess.run(command, check=True, cwd=sources.KERNELS, capture_output=True)
+        assert ("vfmadd" in assembly.read_text()) is is_fused
+
+
 def test_a_source_that_changed_makes_its_library_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     one = runnable()[0]
     library.load(one.name)
