@@ -189,7 +189,7 @@ def main() -> None:
     for scheme in options.schemes.split(","):
         weights = make_weights(scheme, [*layer * options.layers, head])
         for rows in map(int, options.rows.split(",")):
-            rounds = options.rounds if rows < 64 else 2
+            rounds = options.rounds if rows < 64 else max(2, options.rounds // 2)
             lines.append(measure(weights, rows, pools, rounds, CLOCKS[options.clock]))
             print_line(lines[-1])
     facts = {"model": options.model, "layers": options.layers, "threads": options.threads}

@@ -162,13 +162,19 @@ static void add_block(const struct block *block, int scheme, int group, simd_flo
 /* Put the scales of eight rows side by side, group by group: `size` bytes each. */
 SIMD_INLINE void gather_scales(const struct zse_matrix *matrix, int64_t first, int64_t size,
                                char *scales) {
-    int64_t num_groups = matrix->columns / matrix->group;
-    for (int64_t row = 0; row < SIMD_ROWS; row++) {
-        int64_t place = zse_block_row(matrix, first, row) * num_groups;
-        const char *own = (const char *)matrix->scales + place * size;
-        for (int64_t index = 0; index < num_groups; index++)
-            memcpy(scales + (index * SIMD_ROWS + row) * size, own + index * size, (size_t)size);
-    }
+    int64_t num_groups = matrix->columns / matrix->group, index = 0;
+    const uint8_t *rows[SIMD_ROWS];
+    for (int64_t row = 0; row < SIMD_ROWS; row++)
+        rows[row] = (const uint8_t *)matrix->scales +
+                    zse_block_row(matrix, first, row) * num_groups * size;
+#ifdef SIMD_TURNS_ROWS
+    for (; size == 4 && index + 4 <= num_groups; index += 4)
+        simd_turn_rows(rows, index * size, (void *)(scales + index * SIMD_ROWS * size));
+#endif
+    for (; index < num_groups; index++)
+        for (int64_t row = 0; row < SIMD_ROWS; row++)
+            memcpy(scales + (index * SIMD_ROWS + row) * size, rows[row] + index * size,
+                   (size_t)size);
 }
 
 /* Add the columns of int8 rows that fill no group: from a copy, as nothing lies behind a row. */

@@ -146,26 +146,40 @@ SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64
     }
 }
 
-/* Ask for a share of what is multiplied next: the rows' next chunk, or the next rows' first. */
-SIMD_INLINE void prefetch_share(const struct tile *tile, int64_t share, int64_t num_shares,
-                                int scheme, int group) {
+/* Ask for some rows of what is multiplied next: their next chunk, or the next rows' first. */
+SIMD_INLINE void prefetch_rows(const struct tile *tile, int64_t first, int64_t count, int scheme,
+                               int group) {
     const struct zse_matrix *matrix = tile->matrix;
     int64_t num_rows = tile->num_strips * ZSE_STRIP_ROWS;
     int64_t column = (tile->first_group + tile->num_groups) * group;
     int64_t next = column < matrix->columns ? column : num_rows * matrix->columns;
-    for (int64_t row = share * num_rows / num_shares; row < (share + 1) * num_rows / num_shares;
-         row++)
+    for (int64_t row = first; row < zse_smaller(first + count, num_rows); row++)
         zse_prefetch(tile->rows[row] + zse_count_bytes(scheme, next),
                      zse_count_bytes(scheme, CHUNK));
 }
 
+/* Ask for the activations of a pass: rows lie apart, so the processor does not foresee them. */
+SIMD_INLINE void prefetch_inputs(const struct tile *tile, int64_t pass, int group) {
+    const struct zse_quantized *input = tile->input;
+    int64_t begin = pass * SIMD_TILE_INPUTS;
+    int64_t end = zse_smaller(begin + SIMD_TILE_INPUTS, tile->num_inputs);
+    for (int64_t row = tile->first_input + begin; row < tile->first_input + end; row++) {
+        int64_t place = row * (input->stride / 32) + tile->first_group;
+        zse_prefetch(input->codes + row * input->stride + tile->first_group * group, CHUNK);
+        zse_prefetch(input->scales + place, 1);
+        zse_prefetch(input->sums + place, 1);
+    }
+}
+
 SIMD_INLINE void add_chunk(struct tile *tile, int scheme, int group) {
     int64_t num_passes = (tile->num_inputs + SIMD_TILE_INPUTS - 1) / SIMD_TILE_INPUTS;
+    int64_t share = (tile->num_strips * ZSE_STRIP_ROWS + num_passes - 1) / num_passes;
     pack_weights(tile, scheme, group);
     for (int64_t i = 0; scheme != ZSE_INT8 && i < tile->num_groups; i++)
         pack_scales(tile, i, scheme);
     for (int64_t pass = 0; pass < num_passes; pass++) {
-        prefetch_share(tile, pass, num_passes, scheme, group);
+        prefetch_rows(tile, pass * share, share, scheme, group);
+        prefetch_inputs(tile, pass + 1, group);
         struct inputs inputs = find_inputs(tile, pass * SIMD_TILE_INPUTS, scheme, group);
         for (int64_t strip = 0; strip < tile->num_strips; strip++)
             add_strip(tile, &inputs, strip, scheme, group);
@@ -194,12 +208,13 @@ static void add_any_chunk(struct tile *tile, int group) {
 
 static void finish_pass(const struct zse_product *product, const struct tile *tile) {
     int64_t end = zse_smaller(tile->num_strips * ZSE_STRIP_ROWS, tile->matrix->rows - tile->first);
-    for (int64_t column = 0; column < end; column += SIMD_ROWS) {
-        simd_floats factors = zse_column_factors(tile->matrix, tile->first + column);
-        for (int64_t row = 0; row < tile->num_inputs; row++)
+    simd_floats factors[ZSE_TILE_ROWS / SIMD_ROWS];
+    for (int64_t column = 0; column < end; column += SIMD_ROWS)
+        factors[column / SIMD_ROWS] = zse_column_factors(tile->matrix, tile->first + column);
+    for (int64_t row = 0; row < tile->num_inputs; row++)
+        for (int64_t column = 0; column < end; column += SIMD_ROWS)
             zse_finish(product, tile->first_input + row, tile->first + column,
-                       simd_load(tile->totals[row] + column) * factors);
-    }
+                       simd_load(tile->totals[row] + column) * factors[column / SIMD_ROWS]);
 }
 
 /* Find rows of weights and their scales; the last one again where the matrix ends. */

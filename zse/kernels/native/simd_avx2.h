@@ -172,8 +172,42 @@ SIMD_INLINE __m256i simd_word(const void *bytes) {
     return _mm256_set1_epi32(word);
 }
 
-/* A compiler that reorders sums over several words keeps more than there are registers. */
-#define SIMD_KEEP_ORDER(vector) __asm__("" : "+x"(vector))
+/* A compiler that reorders products and sums keeps more than there are registers. */
+#define SIMD_KEEP_ORDER(vector) __asm__ volatile("" : "+x"(vector))
+
+/* Multiply two vectors of weights with two words of activations, and add in lanes of 16 bits for
+ * codes 0 to 15, else of 32: products first, since they and sums want the same ports. */
+SIMD_INLINE void simd_add_products(const __m256i *weights, const __m256i *words, int is_small,
+                                   __m256i sums[][SIMD_TILE_VECTORS], int vector) {
+    __m256i products[2][2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        __m256i own = _mm256_load_si256(weights + i);
+#pragma GCC unroll 2
+        for (int input = 0; input < 2; input++) {
+            products[input][i] = is_small ? _mm256_maddubs_epi16(own, words[input])
+                                          : _mm256_madd_epi16(own, words[input]);
+            SIMD_KEEP_ORDER(products[input][i]);
+        }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+#pragma GCC unroll 2
+        for (int input = 0; input < 2; input++) {
+            __m256i *sum = &sums[input][vector + i];
+            *sum = is_small ? _mm256_add_epi16(*sum, products[input][i])
+                            : _mm256_add_epi32(*sum, products[input][i]);
+            SIMD_KEEP_ORDER(*sum);
+        }
+    }
+}
+
+SIMD_INLINE void simd_widen_sums(__m256i wide[][SIMD_TILE_VECTORS],
+                                 simd_wide sums[][SIMD_TILE_VECTORS]) {
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
+            sums[i][vector] = (simd_wide)_mm256_cvtepi32_ps(wide[i][vector]);
+}
 
 /* The sums of a group, of codes 0 to 15: products of 32 columns are added in 16 bits. */
 SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, int group,
@@ -184,16 +218,12 @@ SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, 
         __m256i pairs[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
 #pragma GCC unroll 8
         for (int word = begin; word < begin + 8; word++) {
-            __m256i first = simd_word(inputs[0] + 4 * word);
-            __m256i second = simd_word(inputs[1] + 4 * word);
-#pragma GCC unroll 4
-            for (int i = 0; i < SIMD_TILE_VECTORS; i++) {
-                __m256i own = _mm256_load_si256(weights + word * SIMD_TILE_VECTORS + i);
-                pairs[0][i] = _mm256_add_epi16(pairs[0][i], _mm256_maddubs_epi16(own, first));
-                pairs[1][i] = _mm256_add_epi16(pairs[1][i], _mm256_maddubs_epi16(own, second));
-                SIMD_KEEP_ORDER(pairs[0][i]);
-                SIMD_KEEP_ORDER(pairs[1][i]);
-            }
+            const __m256i words[] = {simd_word(inputs[0] + 4 * word),
+                                     simd_word(inputs[1] + 4 * word)};
+#pragma GCC unroll 2
+            for (int vector = 0; vector < SIMD_TILE_VECTORS; vector += 2)
+                simd_add_products(weights + word * SIMD_TILE_VECTORS + vector, words, 1, pairs,
+                                  vector);
         }
         for (int i = 0; i < SIMD_TILE_INPUTS; i++)
             for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++) {
@@ -201,9 +231,7 @@ SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, 
                 wide[i][vector] = _mm256_add_epi32(wide[i][vector], added);
             }
     }
-    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
-        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
-            sums[i][vector] = (simd_wide)_mm256_cvtepi32_ps(wide[i][vector]);
+    simd_widen_sums(wide, sums);
 }
 
 SIMD_INLINE void simd_tile_signed(const void *tile, const simd_prepared *const *inputs, int group,
@@ -212,17 +240,10 @@ SIMD_INLINE void simd_tile_signed(const void *tile, const simd_prepared *const *
     __m256i wide[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS] = {0};
 #pragma GCC unroll 2
     for (int word = 0; word < group / 2; word++) {
-        __m256i first = simd_word(inputs[0] + 2 * word), second = simd_word(inputs[1] + 2 * word);
-#pragma GCC unroll 4
-        for (int i = 0; i < SIMD_TILE_VECTORS; i++) {
-            __m256i own = _mm256_load_si256(weights + word * SIMD_TILE_VECTORS + i);
-            wide[0][i] = _mm256_add_epi32(wide[0][i], _mm256_madd_epi16(own, first));
-            wide[1][i] = _mm256_add_epi32(wide[1][i], _mm256_madd_epi16(own, second));
-            SIMD_KEEP_ORDER(wide[0][i]);
-            SIMD_KEEP_ORDER(wide[1][i]);
-        }
+        const __m256i words[] = {simd_word(inputs[0] + 2 * word), simd_word(inputs[1] + 2 * word)};
+#pragma GCC unroll 2
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector += 2)
+            simd_add_products(weights + word * SIMD_TILE_VECTORS + vector, words, 0, wide, vector);
     }
-    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
-        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
-            sums[i][vector] = (simd_wide)_mm256_cvtepi32_ps(wide[i][vector]);
+    simd_widen_sums(wide, sums);
 }

@@ -120,6 +120,7 @@ SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
 }
 
 /* Sixteen bytes of each of eight rows, turned: four bytes of all rows in each of four vectors. */
+#define SIMD_TURNS_ROWS
 SIMD_INLINE void simd_turn_rows(const uint8_t *const *rows, int64_t first, __m256i *words) {
     __m256i both[4], pairs[4];
     for (int row = 0; row < 4; row++) {
