@@ -25,8 +25,8 @@ from zse.errors import DeadlineError, EngineError, ShuttingDownError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from zse.engine.core import EngineCore
     from zse.engine.delivery import Stream
+    from zse.engine.encoder_core import AnyCore
     from zse.engine.inbox import Shortcut
     from zse.engine.output import Delta
     from zse.engine.reading import PromptQuery
@@ -58,7 +58,7 @@ class AsyncEngine:
     """
 
     def __init__(
-        self, core: EngineCore, tokenizer: Tokenizer, *, unread: UnreadBounds | None = None
+        self, core: AnyCore, tokenizer: Tokenizer, *, unread: UnreadBounds | None = None
     ) -> None:
         self._core = core
         self.tokenizer = tokenizer
@@ -132,6 +132,7 @@ class AsyncEngine:
         cache_salt: str = "",
         query: PromptQuery | None = None,
         *,
+        second_from: int | None = None,
         tenant: str = "",
         weight: float = 1.0,
         deadline: float | None = None,
@@ -150,6 +151,7 @@ class AsyncEngine:
             params: How its tokens are chosen.
             request_id: What logs call it.
             priority, cache_salt, query: As in ``Request``.
+            second_from: Where the second text of a pair begins.
             tenant: Whose it is: who waits is taken in fair shares between tenants.
             weight: The tenant's share beside those of others.
             deadline: When it ends at the latest, on the loop's clock.
@@ -176,6 +178,7 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
             query=query,
+            second_from=second_from,
             tenant=tenant,
             weight=weight,
             grammar=grammar,

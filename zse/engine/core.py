@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from zse.engine.request import SamplingParams
     from zse.engine.scheduler import ScheduledChunk
     from zse.models.runner import ModelRunner
-    from zse.models.spec import Pooling
     from zse.options import LoadOptions
 logger = logging.getLogger(__name__)
 
@@ -126,15 +125,15 @@ class EngineCore:
         """Return how many tokens may be generated. Touches no state: any thread may call it.
 
         Raises:
-            InvalidParameterError: The prompt is empty, a token id is out of range, or the model
-                is an encoder.
+            InvalidParameterError: The prompt is empty, a token id is out of range, or the pooling
+                is an encoder's.
             ContextLengthError: Prompt and completion exceed the context.
             CapacityError: They exceed the KV pool.
         """
-        if self.runner.is_encoder:
+        if query is not None and query.pooling == "first":
             raise InvalidParameterError(
-                "this model is an encoder, which writes no text; zse.LLM.embed makes its vectors",
-                param="model",
+                "the first token of a text sees no other in this model; expected last or mean",
+                param="pooling",
             )
         check_request(prompt_token_ids, params, vocab_size=self.runner.vocab_size)
         generates = query is None or query.generates
@@ -239,21 +238,6 @@ class EngineCore:
             len(token_ids), 0, max_context=self.max_context, capacity_tokens=self.max_context
         )
         return self.runner.logits(token_ids)
-
-    def vectors(self, texts: TokenIds[TokenIds[int]], pooling: Pooling) -> list[TokenIds[float]]:
-        """Return an encoder's vector of each text, as long as the model is wide.
-
-        Raises:
-            InvalidParameterError: A text is empty, or a token id is out of range.
-            ContextLengthError: A text is longer than the context.
-            UnsupportedModelError: The model is no encoder.
-        """
-        for text in texts:
-            check_request(text, None, vocab_size=self.runner.vocab_size)
-            resolve_max_tokens(
-                len(text), 0, max_context=self.max_context, capacity_tokens=self.max_context
-            )
-        return self.runner.vectors(texts, pooling)
 
     def check_consistency(self) -> None:
         """Prove that blocks have the owners they count. Slow: for tests and for debugging.

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zse.engine.core import EngineCore
+    from zse.engine.encoder_core import AnyCore
     from zse.text.grammar.compile import GrammarCompiler
     from zse.text.grammar.spec import GrammarSpec
     from zse.text.grammar.state import Grammar
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Grammars:
     """Compiles forms for a core and its tokenizer. For any thread."""
 
-    def __init__(self, core: EngineCore, tokenizer: Tokenizer) -> None:
+    def __init__(self, core: AnyCore, tokenizer: Tokenizer) -> None:
         self._core = core
         self._tokenizer = tokenizer
         self._lock = threading.Lock()

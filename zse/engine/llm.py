@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from zse.backends.types import DeviceUsed, LogitRows
     from zse.engine.inputs import Conversation, Message
+    from zse.engine.ranking import Ranked
     from zse.engine.reading import Pooling
     from zse.engine.stats import EngineStats
     from zse.format.model_file import ModelFile
@@ -269,8 +270,9 @@ class LLM:
 
         Args:
             texts: One, or several; or their token ids.
-            pooling: ``last`` for the state of the last token, ``mean`` for the mean of all; None:
-                as the model's file says, else ``last``, of an encoder ``mean``.
+            pooling: ``last`` for the state of the last token, ``mean`` for the mean of all, of an
+                encoder also ``first``; None: as the model's file says, else ``last``, of an encoder
+                ``mean``.
             dimensions: Numbers that are kept, from the first on (arXiv:2205.13147); None: all.
 
         Raises:
@@ -285,11 +287,40 @@ class LLM:
             for item in items
         ]
         with self._lock:
-            self._refuse_when_closed()
-            while self._streams and self._model.core.has_work:
-                self._advance()
+            self._finish_streams()
             vectors = vectors_of_texts(self._model, prompts, pooling)
         return [unit(vector, dimensions) for vector in vectors]
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        instruction: str = "",
+        truncate: bool = False,
+    ) -> list[Ranked]:
+        """Return documents in the order of their scores beside a query, the best first.
+
+        A reranker scores each from 0 to 1. Of another model it is the cosine of their vectors.
+
+        Args:
+            query: What is looked for.
+            documents: Texts.
+            top_n: Documents that are returned; None: all.
+            instruction: What is to be judged, of rerankers that take one; empty: as it was tuned.
+            truncate: Whether the end of a document that is too long is cut off, not refused.
+
+        Raises:
+            InvalidParameterError: A text is empty, or the model takes no instruction.
+            ContextLengthError: A document and the query are longer than the context.
+        """
+        from zse.engine.ranking import ranked
+
+        with self._lock:
+            self._finish_streams()
+            found = ranked(self._model, query, documents, instruction, truncate=truncate)
+        return found[:top_n]
 
     def stats(self) -> EngineStats:
         return self._model.core.stats()
@@ -356,6 +387,12 @@ class LLM:
             stream.deltas.append(delta)
             if delta.finish_reason and not event.finish_reason:
                 self._model.core.abort(event.request_id, event.index)  # a stop string
+
+    def _finish_streams(self) -> None:
+        """Compute all that runs, before what drives the engine by itself."""
+        self._refuse_when_closed()
+        while self._streams and self._model.core.has_work:
+            self._advance()
 
     def _refuse_when_closed(self) -> None:
         if self._is_closed:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.types import DeviceUsed
+    from zse.engine.encoder_core import AnyCore
     from zse.format.model_file import ModelFile
+    from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
     from zse.settings import Settings
@@ -31,7 +33,7 @@ class LoadedModel:
     """An open model. Closing the core closes the runner; the reader is closed with ``close``."""
 
     reader: ModelFile
-    core: EngineCore
+    core: AnyCore
     tokenizer: Tokenizer
     device: DeviceUsed
     """What the model runs on; where ``auto`` was asked for, what it came to."""
@@ -101,7 +103,7 @@ def load_model(
             phases=phases,
         )
         tokenizer = reading.tokenizer()
-        core = EngineCore(runner, options, eos_token_ids=_end_tokens(reader, tokenizer))
+        core = _core_over(runner, options, _end_tokens(reader, tokenizer))
     except BaseException:
         if reading is not None:
             reading.settle()
@@ -109,6 +111,16 @@ def load_model(
         raise
     _LOG.info("the model runs on %s", runner.device)
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
+
+
+def _core_over(
+    runner: ModelRunner, options: LoadOptions, end_token_ids: tuple[int, ...]
+) -> AnyCore:
+    if not runner.is_encoder:
+        return EngineCore(runner, options, eos_token_ids=end_token_ids)
+    from zse.engine.encoder_core import EncoderCore  # which other models do without
+
+    return EncoderCore(runner, options)
 
 
 def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:

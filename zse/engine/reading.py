@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from zse.backends.types import SampledToken
     from zse.engine.request import Request
 
-Pooling: TypeAlias = Literal["last", "mean"]
-"""Which final hidden states make the vector of a prompt: its last token's, or the mean of all."""
+Pooling: TypeAlias = Literal["last", "mean", "first"]
+"""Which final hidden states make the vector of a prompt: its last token's, the mean of all or, in
+encoders, its first token's."""
 
 
 @record
@@ -46,7 +47,8 @@ class PromptReport:
     tokens: Sequence[SampledToken] = ()
     """The prompt's tokens from the second on, each with its log-probability after those before."""
     vector: Sequence[float] | None = field(default=None, repr=False)
-    """float32 [hidden]: the final hidden states, normed by the model and pooled, of any length."""
+    """float32 [hidden]: the final hidden states, normed by the model and pooled, of any length; or
+    the scores that a classifier makes of them."""
 
 
 class PromptReading:

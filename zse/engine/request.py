@@ -91,6 +91,8 @@ class Request:
     """Prefixes are shared only between requests with the same salt."""
     query: PromptQuery | None = None
     """What is to be told of the prompt itself."""
+    second_from: int | None = None
+    """Of a pair of texts, where the second begins; None where the prompt is no pair."""
     tenant: str = ""
     """Whose work it is: what waits is taken in fair shares between tenants."""
     weight: float = 1.0

@@ -1,32 +1,24 @@
-"""Texts as vectors: which states of a model they are made of, and how many are read at once."""
+"""Texts as vectors, and pairs of them as scores: which states these are made of, and by what."""
 
 from __future__ import annotations
 
-import json
 import math
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.engine.reading import PromptQuery
 from zse.engine.request import Request, SamplingParams
 from zse.errors import InvalidParameterError
+from zse.models.pooling import POOLING_SECTION, pooling_told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from zse.engine.core import EngineCore
+    from zse.engine.encoder_core import AnyCore
     from zse.engine.loading import LoadedModel
     from zse.engine.reading import Pooling
     from zse.format.model_file import ModelFile
-    from zse.models.spec import Pooling as SpecPooling
-
-_MODES: Mapping[str, SpecPooling] = {
-    "pooling_mode_cls_token": "first",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "last",
-}
-POOLING_SECTION = "1_Pooling/config.json"
-"""What sentence-transformers calls the file that says how states become a vector."""
+    from zse.models.spec import ModelSpec
 
 
 def vectors_of_texts(
@@ -35,26 +27,38 @@ def vectors_of_texts(
     """Return a vector of each prompt: an encoder reads them whole, others step by step.
 
     Raises:
-        InvalidParameterError: A prompt is empty, or a token id is out of range.
+        InvalidParameterError: A prompt is empty, a token id is out of range, or the model makes
+            scores, not vectors.
         ContextLengthError: A prompt is longer than the context.
     """
-    files, core = [model.reader], model.core
-    if core.runner.is_encoder:
-        usual = core.runner.spec.head.pooling
-        return core.vectors(prompts, pooling or pooling_of_encoder(files, usual))
-    return read_vectors(core, prompts, pooling or pooling_of_files(files))
+    spec = model.core.runner.spec
+    if spec.task == "scores":
+        raise InvalidParameterError(
+            "this model is a reranker, which makes no vectors; zse.LLM.rerank has its scores",
+            param="model",
+        )
+    return read_vectors(model.core, prompts, pooling or pooling_of([model.reader], spec))
 
 
 def read_vectors(
-    core: EngineCore, prompts: Sequence[Sequence[int]], pooling: Pooling
+    core: AnyCore,
+    prompts: Sequence[Sequence[int]],
+    pooling: Pooling,
+    second_from: Sequence[int | None] = (),
 ) -> list[Sequence[float]]:
-    """Return a vector of each prompt, of the model's own length; drives the engine.
+    """Return what becomes of each prompt: a vector of the model's own length, or its scores.
 
-    What else runs in the engine must have ended: its events would be lost.
+    Drives the engine. What else runs in it must have ended: its events would be lost.
+
+    Args:
+        core: The engine.
+        prompts: Token ids of texts, or of pairs of texts.
+        pooling: Which states make the vectors.
+        second_from: Where the second text of each begins; empty where they are no pairs.
 
     Raises:
-        InvalidParameterError: A prompt is empty.
-        ContextLengthError: A prompt is longer than the context.
+        InvalidParameterError: A text is empty, or a token id is out of range.
+        ContextLengthError: A text is longer than the context.
     """
     if not all(prompts):
         raise InvalidParameterError("a text without tokens has no vector", param="texts")
@@ -62,10 +66,17 @@ def read_vectors(
     query = PromptQuery(pooling=pooling, generates=False)
     params = SamplingParams(max_tokens=1, temperature=0.0)
     names = [f"vector-{index}" for index in range(len(prompts))]
+    seconds = second_from or [None] * len(prompts)
     try:
-        for name, prompt in zip(names, prompts, strict=True):
+        for name, prompt, second in zip(names, prompts, seconds, strict=True):
             core.add_request(
-                Request(request_id=name, prompt_token_ids=list(prompt), params=params, query=query)
+                Request(
+                    request_id=name,
+                    prompt_token_ids=list(prompt),
+                    params=params,
+                    query=query,
+                    second_from=second,
+                )
             )
         while core.has_work and len(found) < len(names):
             for event in core.step():
@@ -78,13 +89,20 @@ def read_vectors(
     return [found[name] for name in names]
 
 
-def pooling_of_encoder(files: Iterable[ModelFile], usual: SpecPooling) -> SpecPooling:
-    """Return how an encoder's states become a vector as a file tells, else as is usual for it."""
-    for file in files:
-        if file.has_section(POOLING_SECTION):
-            told = _told_in(bytes(file.section(POOLING_SECTION)))
-            return next((how for name, how in _MODES.items() if told.get(name) is True), usual)
-    return usual
+def pooling_of(files: Iterable[ModelFile], spec: ModelSpec) -> Pooling:
+    """Return how states become a vector: as a file tells, else as is usual for the model.
+
+    Raises:
+        UnsupportedModelError: The file tells what nothing here computes.
+    """
+    usual = spec.head.pooling
+    if spec.head.classifier is None:
+        sections = (
+            file.section(POOLING_SECTION) for file in files if file.has_section(POOLING_SECTION)
+        )
+        told = next((pooling_told(bytes(data)) for data in sections), None)
+        usual = told or usual
+    return "last" if usual == "none" else usual
 
 
 def unit(vector: Sequence[float], dimensions: int | None = None) -> array[float]:
@@ -92,21 +110,3 @@ def unit(vector: Sequence[float], dimensions: int | None = None) -> array[float]
     kept = vector[:dimensions]
     length = math.sqrt(math.fsum([value * value for value in kept]))
     return array("f", [value / length for value in kept] if length > 0 else kept)
-
-
-def pooling_of_files(files: Iterable[ModelFile]) -> Pooling:
-    """Return how states become a vector as the first file that tells says, else last."""
-    for file in files:
-        if file.has_section(POOLING_SECTION):
-            told = _told_in(bytes(file.section(POOLING_SECTION)))
-            return "mean" if told.get("pooling_mode_mean_tokens") is True else "last"
-    return "last"
-
-
-def _told_in(data: bytes) -> Mapping[str, Any]:
-    """Return what a file says of pooling; nothing where it cannot be read."""
-    try:
-        config: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}

@@ -67,6 +67,10 @@ class ModelFile(ABC):
         """Return a section's bytes; a UsageError says which there are."""
 
     @abstractmethod
+    def read_part(self, name: str, role: str, offset_bytes: int, length_bytes: int) -> bytes:
+        """Return some bytes of one part of a tensor; they lie within it."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
     def __enter__(self) -> Self:

@@ -156,6 +156,9 @@ class ZSEReader(ModelFile):
         part = self.entry(name).part(role)
         return self._open_view()[part.offset_bytes : part.end_bytes]
 
+    def read_part(self, name: str, role: str, offset_bytes: int, length_bytes: int) -> bytes:
+        return bytes(self.part(name, role)[offset_bytes : offset_bytes + length_bytes])
+
     def weights(self) -> memoryview:
         """Return the groups that are loaded, which follow each other, as one view."""
         groups = self.header.loaded().groups

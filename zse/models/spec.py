@@ -28,6 +28,7 @@ Activation: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu2", "swiglu_oa
 ``relu2`` the square of the positive part, ``swiglu_oai`` what ``MLPSpec.limit`` describes."""
 NormKind: TypeAlias = Literal["rms", "layer"]
 Pooling: TypeAlias = Literal["none", "last", "mean", "first"]
+Task: TypeAlias = Literal["text", "vectors", "scores"]
 Scoring: TypeAlias = Literal["softmax", "softmax_chosen", "sigmoid"]
 """What becomes of a router's logits: a softmax over all experts, or over the chosen ones alone, or
 a sigmoid of each."""
@@ -352,6 +353,13 @@ class ModelSpec:
     def is_encoder(self) -> bool:
         """Whether it makes vectors of whole texts, and no text of its own."""
         return self.head.weight is None
+
+    @property
+    def task(self) -> Task:
+        """What it makes of texts: further text, vectors, or scores."""
+        if not self.is_encoder:
+            return "text"
+        return "vectors" if self.head.classifier is None else "scores"
 
     @property
     def attention(self) -> AttentionSpec:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, HubError, needing
+from zse.models.pooling import MODULES_FILE, POOLING_SECTION
 from zse.quantize.near_miss import near_listing
-from zse.quantize.text_files import POOLING, TOKENIZER_FILES
+from zse.quantize.text_files import TOKENIZER_FILES
 from zse.quantize.weight_files import INDEX_NAME, SINGLE_NAME, refuse_pickle
 from zse.store.hub_file import refusal_of
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 ALLOWED_FILES = (
     "config.json",
     "generation_config.json",
-    POOLING,
+    POOLING_SECTION,
+    MODULES_FILE,
     *TOKENIZER_FILES,
     SINGLE_NAME,
     INDEX_NAME,

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from zse.errors import CheckpointError, NotFoundError, TemplateError, UsageError
+from zse.models.pooling import MODULES_FILE, POOLING_SECTION, check_vectors
 from zse.records import record
 from zse.text.binary import build_binary
 from zse.text.facts import parse_object
@@ -28,9 +29,7 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 """What a tokenizer's folder may hold; the first is what a model cannot do without."""
 _COPIED_TEXTS = ("special_tokens_map.json", TOKENIZER, "tokenizer_config.json")
-POOLING = "1_Pooling/config.json"
-"""How an embedder makes vectors of states, where sentence-transformers keeps it."""
-_OWN = ("config.json", "generation_config.json", POOLING)
+_OWN = ("config.json", "generation_config.json", POOLING_SECTION)
 _OTHER_FORMS = ("tokenizer.model", "spm.model", "vocab.json", "vocab.txt")
 _MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -126,7 +125,10 @@ def collect_sections(checkpoint: Checkpoint, options: TextOptions) -> list[tuple
     Raises:
         TokenizerMissingError: There is no tokenizer, and nobody said that there need be none.
         CheckpointError: tokenizer_config.json is malformed.
+        UnsupportedModelError: Its vectors are made as nothing here makes them.
     """
+    told = _present(checkpoint.folder, (POOLING_SECTION, MODULES_FILE))
+    check_vectors(checkpoint.spec, told.get(POOLING_SECTION), told.get(MODULES_FILE))
     names = [path.name for path in checkpoint.folder.iterdir()]
     options.check_names(str(checkpoint.folder), names)
     sections = list(_present(checkpoint.folder, _OWN).items())

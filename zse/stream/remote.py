@@ -63,6 +63,10 @@ class RemoteReader(ModelFile):
             self._held[name] = self._fetch(entry)
         return memoryview(self._held[name])
 
+    def read_part(self, name: str, role: str, offset_bytes: int, length_bytes: int) -> bytes:
+        part = self.entry(name).part(role)
+        return self._read(part.offset_bytes + offset_bytes, length_bytes)
+
     def verify(self) -> None:
         """Check every byte, as ``ZSEReader.verify`` does: all of the file is read.
 

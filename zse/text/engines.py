@@ -160,13 +160,17 @@ def _facts(document: dict[str, Any], tokenizer: ReferenceTokenizer) -> Tokenizer
     inner = tokenizer.encode(_PROBE, add_special_tokens=False).ids
     outer = tokenizer.encode(_PROBE, add_special_tokens=True).ids
     start = next((i for i in range(len(outer)) if outer[i : i + len(inner)] == inner), 0)
+    end = start + len(inner)
+    pair = tokenizer.encode(_PROBE, _PROBE, add_special_tokens=True).ids
+    between = pair[end : len(pair) - len(outer) + start]
     added = tokenizer.get_added_tokens_decoder()
     return TokenizerFacts(
         kind=kind,
         strips_space=strips_space,
         vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         prefix_ids=tuple(outer[:start]),
-        suffix_ids=tuple(outer[start + len(inner) :]),
+        suffix_ids=tuple(outer[end:]),
+        middle_ids=tuple(between) if pair[: len(outer) - len(outer[end:])] == outer[:end] else (),
         added=tuple(
             AddedToken(token_id=i, text=token.content, special=token.special)
             for i, token in sorted(added.items())

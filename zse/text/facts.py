@@ -39,8 +39,9 @@ class AddedToken(NamedTuple):
 class TokenizerFacts:
     """Facts worked out from a tokenizer.json.
 
-    ``prefix_ids`` and ``suffix_ids`` are what encoding adds around a text; ``strips_space`` says
-    that decoding drops one leading space; ``vocab_size`` is the highest id plus one.
+    ``prefix_ids`` and ``suffix_ids`` are what encoding adds around a text, ``middle_ids`` what it
+    adds between two that are a pair; ``strips_space`` says that decoding drops one leading space;
+    ``vocab_size`` is the highest id plus one.
     """
 
     kind: Kind
@@ -48,6 +49,7 @@ class TokenizerFacts:
     strips_space: bool = False
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
+    middle_ids: tuple[int, ...] = ()
     added: tuple[AddedToken, ...] = ()
 
     @property
@@ -69,6 +71,7 @@ class TokenizerFacts:
                 strips_space=bool(value["strips_space"]),
                 prefix_ids=tuple(int(i) for i in value["prefix_ids"]),
                 suffix_ids=tuple(int(i) for i in value["suffix_ids"]),
+                middle_ids=tuple(int(i) for i in value.get("middle_ids", ())),
                 added=tuple(
                     AddedToken(int(i), str(text), bool(special))
                     for i, text, special in value["added"]
@@ -95,8 +98,11 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
 
 def pack(facts: TokenizerFacts, payload: bytes) -> bytes:
     """Return the section's bytes; the same facts and payload give the same bytes."""
+    values = asdict(facts)
+    if not facts.middle_ids:  # as before there were any
+        del values["middle_ids"]
     document = json.dumps(
-        asdict(facts), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        values, sort_keys=True, separators=(",", ":"), ensure_ascii=False
     ).encode()
     return _HEAD.pack(_MAGIC, _VERSION, len(document)) + document + payload
 

@@ -96,6 +96,17 @@ class Tokenizer:
             return [*self.facts.prefix_ids, *ids, *self.facts.suffix_ids]
         return ids
 
+    def encode_pair(self, first: Iterable[int], second: Iterable[int]) -> tuple[list[int], int]:
+        """Return two encoded texts as the one prompt of a pair, and where the second begins.
+
+        Args:
+            first: Ids of a text, without those that are put around it.
+            second: Likewise.
+        """
+        facts = self.facts
+        before = [*facts.prefix_ids, *first, *facts.middle_ids]
+        return [*before, *second, *facts.suffix_ids], len(before)
+
     def encode_within(self, text: str, *, parse_special: bool = True) -> list[int]:
         """Encode what stands within a text: no space is put before it, nor tokens around it."""
         if self.facts.kind == "byte_level":
