@@ -93,4 +93,5 @@ def loaded(bytes_model):
             fingerprint="zse-test",
             created=int(time.time()),
             vector_size=runner.spec.hidden_size,
+            spec=runner.spec,
         )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from zse.engine.request import SamplingParams
 
+_DEFAULT_MAX_TOKENS = 256
 LONGEST_TOKEN_CHARACTERS = 512
 """More than the longest token of any known vocabulary has."""
 
@@ -90,6 +91,11 @@ def resolve_max_tokens(
             param="messages",
         )
     return max_tokens
+
+
+def default_max_tokens(num_left: int) -> int:
+    """Return how long an answer may get where nobody says, with so many tokens left for it."""
+    return min(_DEFAULT_MAX_TOKENS, max(num_left, 1))
 
 
 def _overflow_message(limit: int, num_prompt_tokens: int, max_tokens: int) -> str:

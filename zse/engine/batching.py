@@ -13,8 +13,8 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from zse.engine.admission import default_max_tokens
 from zse.engine.async_engine import AsyncEngine
-from zse.engine.llm import default_max_tokens
 from zse.engine.loading import LoadedModel, load_model
 from zse.engine.request import Request as BatchRequest
 from zse.engine.request import SamplingParams

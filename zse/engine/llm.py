@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
+from zse.engine.admission import default_max_tokens
 from zse.engine.answers import RequestOutput, output_of
 from zse.engine.grammars import Grammars
 from zse.engine.inputs import is_one_conversation, list_of_prompts, messages_of
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
     from zse.text.user_text import ControlTexts
-
-_DEFAULT_MAX_TOKENS = 256
 
 
 class _Stream:
@@ -402,8 +401,3 @@ class LLM:
         with self._lock:
             self._streams.pop(stream.request.request_id, None)
             self._model.core.abort(stream.request.request_id)
-
-
-def default_max_tokens(num_left: int) -> int:
-    """Return how long an answer may get where nobody says, with so many tokens left for it."""
-    return min(_DEFAULT_MAX_TOKENS, max(num_left, 1))

@@ -49,6 +49,8 @@ class WorkOrder:
     """The form that the answers are held to."""
     query: PromptQuery | None = None
     """What is to be told of each prompt."""
+    second_from: tuple[int | None, ...] = ()
+    """Where the second text of each prompt begins; empty where none is a pair."""
     account: Account = field(default_factory=Account)
     """Whose it is, and what is told of it at the end."""
     asked_priority: int | None = None
@@ -290,6 +292,7 @@ class Generation:
             on_choice_end=room.end_choice,
             grammar=order.grammar,
             query=order.query,
+            second_from=order.second_from[prompt_index] if order.second_from else None,
             steps=self._watch.steps,
             shortcut=self._shortcut,
         )

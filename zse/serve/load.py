@@ -74,6 +74,7 @@ def load_served_model(
         fingerprint=_fingerprint(loaded),
         created=int(time.time()),
         vector_size=loaded.core.runner.spec.hidden_size,
+        spec=loaded.core.runner.spec,
         sampling_defaults=sampling_defaults(loaded.reader),
         dialect=_dialect_of(template, loaded.tokenizer, options),
         details={**_facts_of(loaded.reader), "device": str(loaded.device)},

@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from zse.errors import (
+    InvalidParameterError,
     LoadingError,
     ModelNotFoundError,
     ShuttingDownError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from zse.engine.async_engine import AsyncEngine
     from zse.format.model_file import ModelFile
+    from zse.models.spec import ModelSpec, Task
     from zse.serve.ledger import Ledger
     from zse.serve.telemetry.tracing import Tracing
     from zse.text.template import ChatTemplate
@@ -58,6 +60,8 @@ class LoadedModel:
     """Unix seconds, for /v1/models."""
     vector_size: int = 0
     """Numbers in the vector of a text."""
+    spec: ModelSpec | None = None
+    """What it is; None of one that is no real model."""
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     """From the model's generation_config.json; a request's own values win."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -66,6 +70,10 @@ class LoadedModel:
     """How it writes calls and reasoning."""
     resources: tuple[ModelFile, ...] = ()
     """What the engine reads from; closed after it."""
+
+    @property
+    def task(self) -> Task:
+        return "text" if self.spec is None else self.spec.task
 
     def close(self) -> None:
         self.engine.close()
@@ -216,6 +224,23 @@ class AppState:
                 param="model",
             )
         return entry.model
+
+    def require_writer(self, name: str | None = None) -> LoadedModel:
+        """Return the model that answers to ``name``, which must write text.
+
+        Raises:
+            InvalidParameterError: It makes vectors of texts, or scores.
+            ZSEError: As ``require_model``.
+        """
+        model = self.require_model(name)
+        if model.task != "text":
+            routes = "/v1/embeddings" if model.task == "vectors" else "/v1/rerank and /v1/score"
+            raise InvalidParameterError(
+                f"The model '{model.name}' makes {model.task} of texts and writes none: use "
+                f"{routes}.",
+                param="model",
+            )
+        return model
 
     def _loading(self) -> LoadingError:
         if self.phase == "ready":

@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from zse.engine.vectors import POOLING_SECTION, unit
+from zse.engine.ranking import cosine
+from zse.engine.vectors import unit
+from zse.errors import UnsupportedModelError
 from zse.format import ZSEReader
+from zse.models.pooling import POOLING_SECTION
 from zse.options import ServeOptions, load_options
 from zse.serve.vectors.protocol import MAX_INPUTS
-from zse.serve.vectors.reading import cosine, pooling_of
+from zse.serve.vectors.reading import pooling_of
 
 
 def embed(real, given, **fields):
@@ -147,8 +150,7 @@ class PoolingFile:
     [
         (b'{"pooling_mode_mean_tokens": true}', "mean"),
         (b'{"pooling_mode_lasttoken": true, "pooling_mode_mean_tokens": false}', "last"),
-        (b"[]", "last"),
-        (b"{", "last"),
+        (b"{}", "last"),
     ],
 )
 def test_the_model_says_how_its_vectors_are_made_unless_the_server_does(loaded, data, pooling):
@@ -156,6 +158,12 @@ def test_the_model_says_how_its_vectors_are_made_unless_the_server_does(loaded, 
     assert pooling_of(model, "auto") == pooling
     assert pooling_of(model, "mean") == "mean"
     assert pooling_of(loaded, "auto") == "last"
+
+
+def test_a_pooling_that_nobody_can_read_is_refused(loaded):
+    model = replace(loaded, resources=(PoolingFile(b"{"),))
+    with pytest.raises(UnsupportedModelError, match="is not JSON"):
+        pooling_of(model, "auto")
 
 
 def test_a_conversion_keeps_how_vectors_are_made(bytes_model):

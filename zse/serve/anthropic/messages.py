@@ -43,7 +43,7 @@ async def create_message(request: Request) -> ASGIApp:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_messages, mapping)
     state = state_of(request)
-    model = state.require_model(body.model)
+    model = state.require_writer(body.model)
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=1, size=size)
     plan, order = await in_turn(request, partial(_plan, body, model, request.state), size=size)

@@ -61,7 +61,7 @@ async def open_turn(
         ZSEError: There is no such model or no room, or the conversation cannot be answered.
     """
     state = state_of(request)
-    model = state.require_model(body.model)
+    model = state.require_writer(body.model)
     check_chat(body)
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=body.n or 1, size=size)

@@ -34,7 +34,7 @@ async def create_completion(request: Request) -> ASGIApp:
 async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     state = state_of(request)
     body, ignored = await with_body(request, read_request, mapping, CompletionRequest)
-    model = state.require_model(body.model)
+    model = state.require_writer(body.model)
     plan = await plan_completion(request, body, model)
     generation = Generation(state, model, plan.order) if plan.runs else None
     return await answer(

@@ -109,6 +109,7 @@ def read_order(
     *,
     query: PromptQuery,
     param: str,
+    second_from: Sequence[int | None] = (),
 ) -> WorkOrder:
     """Return what is to be told of prompts, where nothing is generated.
 
@@ -118,6 +119,7 @@ def read_order(
         call: Which call it is, whose, and when it came.
         prompts: Token ids of each prompt.
         query: What is to be told of each.
+        second_from: Where the second text of each begins; empty where none is a pair.
         param: Name of the field that held the prompts, at fault in an overflow.
 
     Raises:
@@ -131,7 +133,8 @@ def read_order(
     except (ContextLengthError, InvalidParameterError) as error:
         error.param = param
         raise
-    return _order(body, call, prompts=tuple(prompts), params=params, query=query)
+    work = {"params": params, "query": query, "second_from": tuple(second_from)}
+    return _order(body, call, prompts=tuple(prompts), **work)
 
 
 def _order(body: Asked, call: State, **work: Any) -> WorkOrder:

@@ -55,7 +55,7 @@ async def create_response(request: Request) -> ASGIApp:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_response, mapping)
     state, tenant = state_of(request), caller_of(request.scope).tenant
-    model, store = state.require_model(body.model), state.one_of(ResponseStore)
+    model, store = state.require_writer(body.model), state.one_of(ResponseStore)
     said = _what_was_said(body, store, tenant)
     size = await with_body(request, num_characters, [mapping, said.before])
     admit(request, num_choices=1, size=size)
@@ -94,7 +94,7 @@ async def count_input_tokens(request: Request) -> ASGIApp:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_count, mapping)
     state, tenant = state_of(request), caller_of(request.scope).tenant
-    model = state.require_model(body.model)
+    model = state.require_writer(body.model)
     said = _what_was_said(body, state.one_of(ResponseStore), tenant)
     size = await with_body(request, num_characters, [mapping, said.before])
     admit(request, num_choices=1, size=size)

@@ -33,6 +33,11 @@ async def create_embedding(request: Request) -> Response:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_vector_request, mapping, EmbeddingRequest)
     model = state_of(request).require_model(body.model)
+    if model.task == "scores":
+        raise BadRequestError(
+            f"The model '{model.name}' is a reranker, which makes no vectors: use /v1/rerank.",
+            param="model",
+        )
     check_range("dimensions", body.dimensions, 1, model.vector_size)
     if body.normalize is False and body.dimensions not in (None, model.vector_size):
         raise BadRequestError(

@@ -26,8 +26,14 @@ class VectorFields(msgspec.Struct, kw_only=True):
     model: str | None = None
     user: str | None = None
     add_special_tokens: bool | None = None
+    truncate: bool | Literal["NONE", "END"] | None = None
     priority: int | None = None
     cache_salt: str | None = None
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the end of a text that is too long is cut off, not refused."""
+        return self.truncate in (True, "END")
 
 
 class EmbeddingRequest(VectorFields, kw_only=True):
@@ -50,6 +56,7 @@ class RerankRequest(VectorFields, kw_only=True):
 
     query: str
     documents: list[str | Document]
+    instruction: str | None = None
     top_n: int | None = None
     return_documents: bool | None = None
 
@@ -61,14 +68,15 @@ class ScoreRequest(VectorFields, kw_only=True):
     text_2: str | list[str]
 
 
-_NEVER_CUT = "A text that is too long is refused, never cut."
+_NEVER_CUT = "A text that is too long is refused; 'truncate' cuts its end off."
 _SHARED_REFUSED: Refused = {
     "truncate_prompt_tokens": ((), _NEVER_CUT),
-    "truncate": (("NONE", False), _NEVER_CUT),
+    "truncation_direction": (("Right", "right"), "The end of a text is cut off."),
     "mm_processor_kwargs": (({},), "Only text is read."),
     "images": (([],), "Only text is read."),
-    "activation": ((), "Scores are cosines."),
-    "softmax": ((False,), "Scores are cosines."),
+    "activation": ((), "Scores are from 0 to 1, or cosines."),
+    "softmax": ((False,), "Scores are from 0 to 1, or cosines."),
+    "raw_scores": ((False,), "Scores are from 0 to 1, or cosines."),
 }
 REFUSED: dict[type[VectorFields], Refused] = {
     EmbeddingRequest: {

@@ -1,6 +1,7 @@
-"""POST /v1/rerank and /v1/score: how near texts are to each other, as the cosine of their vectors.
+"""POST /v1/rerank and /v1/score: how well texts answer each other.
 
-The model is an embedder or is taken for one; a classifier of pairs is another kind of model.
+A reranker scores pairs from 0 to 1. Any other model is taken for an embedder, and a score is the
+cosine of two vectors.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from zse.engine.ranking import cosine
 from zse.engine.vectors import unit
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.fields import check_range
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import ignored_header, json_response, new_id, read_body, state_of
+from zse.serve.vectors.pairs import Scorers, scores_of_pairs
 from zse.serve.vectors.protocol import (
     MAX_DOCUMENTS,
     RerankRequest,
@@ -21,7 +24,7 @@ from zse.serve.vectors.protocol import (
     VectorFields,
     read_vector_request,
 )
-from zse.serve.vectors.reading import cosine, encode_texts, read_vectors
+from zse.serve.vectors.reading import encode_texts, read_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +44,9 @@ async def create_rerank(request: Request) -> Response:
     texts = [item if isinstance(item, str) else item.text for item in body.documents]
     _check_count("documents", texts)
     groups = [("query", [body.query]), ("documents", texts)]
-    scores, num_tokens = await _scores(request, body, model, groups)
+    scores, num_tokens = await _scores(
+        request, body, model, groups, instruction=body.instruction or ""
+    )
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
     with_document = body.return_documents is not False
     answer = {
@@ -102,9 +107,38 @@ async def _scores(
     request: Request,
     body: VectorFields,
     model: LoadedModel,
+    groups: Sequence[tuple[str, list[str]]],
+    *,
+    instruction: str = "",
+) -> tuple[list[float], int]:
+    """Return the score of each text of the second group with its partner, and all tokens."""
+    scorer = state_of(request).one_of(Scorers).of(model)
+    if scorer is not None:
+        (first, queries), (second, documents) = groups
+        partners = queries * len(documents) if len(queries) == 1 else queries
+        pairs = list(zip(partners, documents, strict=True))
+        return await scores_of_pairs(
+            request,
+            body,
+            model,
+            scorer,
+            pairs,
+            instruction=instruction,
+            params=(first, second),
+        )
+    if instruction:
+        raise BadRequestError(
+            "This model takes no instruction: write it into the texts.", param="instruction"
+        )
+    return await _cosines(request, body, model, groups)
+
+
+async def _cosines(
+    request: Request,
+    body: VectorFields,
+    model: LoadedModel,
     groups: Sequence[tuple[str, Sequence[str]]],
 ) -> tuple[list[float], int]:
-    """Return the cosine of each text of the second group with its partner, and all tokens."""
     items = [text for _, texts in groups for text in texts]
     params = [name for name, texts in groups for _ in texts]
     prompts = await encode_texts(request, body, model, items, params=params)
