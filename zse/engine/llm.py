@@ -269,9 +269,8 @@ class LLM:
 
         Args:
             texts: One, or several; or their token ids.
-            pooling: ``last`` for the state of the last token, ``mean`` for the mean of all, of an
-                encoder also ``first``; None: as the model's file says, else ``last``, of an encoder
-                ``mean``.
+            pooling: ``last`` token's state, the ``mean`` of all or, of an encoder, the ``first``;
+                None: as the model's file says, else ``last``, of an encoder ``mean``.
             dimensions: Numbers that are kept, from the first on (arXiv:2205.13147); None: all.
 
         Raises:
@@ -280,11 +279,9 @@ class LLM:
         """
         from zse.engine.vectors import unit, vectors_of_texts
 
+        encode = functools.partial(self.tokenizer.encode, parse_special=False)
         items = [texts] if isinstance(texts, str) else texts
-        prompts = [
-            self.tokenizer.encode(item, parse_special=False) if isinstance(item, str) else item
-            for item in items
-        ]
+        prompts = [encode(item) if isinstance(item, str) else item for item in items]
         with self._lock:
             self._finish_streams()
             vectors = vectors_of_texts(self._model, prompts, pooling)
@@ -312,7 +309,7 @@ class LLM:
 
         Raises:
             InvalidParameterError: A text is empty, or the model takes no instruction.
-            ContextLengthError: A document and the query are longer than the context.
+            ContextLengthError: A document with the query is longer than the context.
         """
         from zse.engine.ranking import ranked
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from zse.device.open import cuda_driver_present, runs_on_gpu
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
-from zse.engine.llm import LLM, default_max_tokens
+from zse.engine.admission import default_max_tokens
+from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
 from zse.engine.requirements import largest_that_fits, read_facts
 from zse.errors import DeviceError, UsageError
