@@ -23,9 +23,18 @@ SHAPES = {
     "1.1B": "tinyllama-1.1b",
     "A3B": "qwen3-a3b-4-layers",
     "gpt-oss": "gpt-oss-3-layers",
+    "hybrid": "qwen3.6-a3b-4-layers",
+    "gemma3": "gemma-3-4b-6-layers",
+    "glm45": "glm-4.5-air-3-layers",
+    "mixtral": "mixtral-8x7b-2-layers",
+    "olmo2": "olmo-2-1b-8-layers",
+    "phi3": "phi-3-mini-6-layers",
+    "qwen2_moe": "qwen1.5-a2.7b-4-layers",
+    "smollm3": "smollm3-3b-8-layers",
 }
-DIRECT_KINDS = {"A3B": "q4_0", "gpt-oss": "mxfp4"}
-"""Of mixtures, whose 16-bit form would fill a disk: made as they are, not by llama.cpp."""
+QUANTIZED_SIZES = ("0.5B", "1.1B")
+"""Whose forms llama.cpp makes itself; a mixture's 16-bit form would fill a disk."""
+FAMILIES = tuple(name for name in SHAPES if name not in (*QUANTIZED_SIZES, "A3B", "gpt-oss"))
 GGUF_KINDS = ("q4_0", "q4_k_m", "q8_0")
 HERE = Path(__file__).resolve().parent
 
@@ -49,10 +58,10 @@ class ModelFiles:
         """Return a GGUF of the same shape, in the mix that llama.cpp's own quantizer chooses."""
         path = self.folder / f"{SHAPES[size]}-{kind}.gguf"
         if not path.is_file():
-            if size in DIRECT_KINDS:
-                self._make(size, DIRECT_KINDS[size], path)
-            else:
+            if size in QUANTIZED_SIZES:
                 self._quantize_all(size)
+            else:
+                self._make(size, kind, path)
         return path
 
     def _make(self, size: str, kind: str, path: Path) -> None:

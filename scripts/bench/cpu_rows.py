@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cpu_bench import Bench, first_token, output_of, served_decode, used_memory
-from cpu_models import vocabulary_of
+from cpu_models import FAMILIES, vocabulary_of
 from cpu_table import Goal, Row
 
 if TYPE_CHECKING:
@@ -253,6 +253,10 @@ ROWS: Mapping[str, Callable[[Bench], Row]] = {
     "decode_gpt_oss": partial(
         decode, size="gpt-oss", quant="int8", kind="mxfp4", must=0.9, stretch=1.1
     ),
+    **{
+        f"decode_family_{name}": partial(decode, size=name, quant="int4", must=0.9, stretch=1.3)
+        for name in FAMILIES
+    },
     "decode_http": decode_http,
     "batch": batch,
     "prefill_int4": partial(prefill, size="0.5B", quant="int4", must=1.3, stretch=2.0),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from few_layers import FEW_LAYERS
+
 from zse.models.well_known import WELL_KNOWN
 
 GPT_OSS: dict[str, Any] = {
@@ -92,10 +94,36 @@ DEEPSEEK_V2_LITE: dict[str, Any] = {
     "v_head_dim": 128,
     "vocab_size": 102400,
 }
+QWEN3_HYBRID: dict[str, Any] = {
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_size": 2048,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "moe_intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000000.0,
+    "shared_expert_intermediate_size": 512,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 248320,
+}
 FEW: dict[str, Any] = {"vocab_size": 32000, "tie_word_embeddings": False}
 """Of a model of a few of a large one's layers, for a machine without a GPU."""
 CONFIGS: dict[str, dict[str, Any]] = {
     **{name: dict(config) for name, config in WELL_KNOWN.items()},
+    **FEW_LAYERS,
     # What people try first on a machine without a GPU.
     "qwen2.5-0.5b": {
         **WELL_KNOWN["qwen2.5-7b"],
@@ -137,31 +165,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 2048,
         "max_position_embeddings": 4096,
     },
-    "qwen3.6-35b-a3b": {
-        "architectures": ["Qwen3_5MoeForCausalLM"],
-        "model_type": "qwen3_5_moe_text",
-        "full_attention_interval": 4,
-        "head_dim": 256,
-        "hidden_size": 2048,
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 128,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "linear_value_head_dim": 128,
-        "max_position_embeddings": 262144,
-        "moe_intermediate_size": 512,
-        "num_attention_heads": 16,
-        "num_experts": 256,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 40,
-        "num_key_value_heads": 2,
-        "partial_rotary_factor": 0.25,
-        "rms_norm_eps": 1e-06,
-        "rope_theta": 10000000.0,
-        "shared_expert_intermediate_size": 512,
-        "torch_dtype": "bfloat16",
-        "vocab_size": 248320,
-    },
+    "qwen3.6-35b-a3b": QWEN3_HYBRID,
+    "qwen3.6-a3b-4-layers": {**QWEN3_HYBRID, **FEW, "num_hidden_layers": 4},
     "gemma-3-27b": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",

@@ -19,15 +19,14 @@ from gguf import GGML_QUANT_SIZES, GGUFWriter
 from gguf import GGMLQuantizationType as Quant
 
 sys.path.insert(0, str(Path(__file__).parent))
-import gguf_mixtures
+import gguf_families
 
 DISTINCT_BLOCKS = 1 << 16
 DISTINCT_VALUES = 2097143  # the largest prime below 2**21: no two rows are alike
 SCALE = 0.004
 MXFP4_EXPONENT = 119
 KINDS = {"q4_k": Quant.Q4_K, "q4_0": Quant.Q4_0, "mxfp4": Quant.MXFP4, "f16": Quant.F16}
-MIXTURES = {"qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
-ARCHITECTURES = {"qwen2": "qwen2", "llama": "llama", **MIXTURES}
+DENSE = {"qwen2": "qwen2", "llama": "llama"}
 
 
 def make_gguf(path: Path, settings: dict, kind: str) -> None:
@@ -35,14 +34,15 @@ def make_gguf(path: Path, settings: dict, kind: str) -> None:
 
     Args:
         path: Where.
-        settings: A config.json of the Qwen2, Llama, Qwen3-MoE or gpt-oss family.
+        settings: A config.json of the Qwen2 or Llama family, or of one of ``gguf_families``.
         kind: One of ``KINDS``.
     """
     draft = path.with_name(path.name + ".partial")
-    writer = GGUFWriter(draft, ARCHITECTURES[settings["model_type"]])
+    form = gguf_families.FORMS.get(settings["model_type"])
+    writer = GGUFWriter(draft, form.architecture if form else DENSE[settings["model_type"]])
     _add_facts(writer, settings)
-    if settings["model_type"] in MIXTURES:
-        gguf_mixtures.add_facts(writer, settings)
+    if form:
+        gguf_families.add_facts(writer, settings)
     _add_tokenizer(writer, settings["vocab_size"])
     _add_tensors(writer, settings, kind)
     writer.write_header_to_file()
@@ -56,7 +56,8 @@ def _add_facts(writer: GGUFWriter, settings: dict) -> None:
     writer.add_block_count(settings["num_hidden_layers"])
     writer.add_context_length(settings["max_position_embeddings"])
     writer.add_embedding_length(settings["hidden_size"])
-    writer.add_feed_forward_length(settings["intermediate_size"])
+    width = settings.get("intermediate_size") or settings["moe_intermediate_size"]
+    writer.add_feed_forward_length(width)
     writer.add_head_count(settings["num_attention_heads"])
     writer.add_head_count_kv(settings["num_key_value_heads"])
     writer.add_rope_freq_base(settings["rope_theta"])
@@ -89,8 +90,8 @@ def _add_tensors(writer: GGUFWriter, settings: dict, kind: str) -> None:
         head = Quant.Q6_K if base in (Quant.Q4_0, Quant.Q4_K) else table
         blocks.add("output.weight", vocabulary, hidden, head)
     for index in range(settings["num_hidden_layers"]):
-        if settings["model_type"] in MIXTURES:
-            gguf_mixtures.add_layer(blocks, f"blk.{index}.", settings, base)
+        if settings["model_type"] in gguf_families.FORMS:
+            gguf_families.add_layer(blocks, index, settings, base)
         else:
             _add_layer(blocks, index, settings, base)
 
