@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from zse.models.families import read_checkpoint
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
@@ -133,3 +135,35 @@ def test_a_row_is_measured_and_reported(tmp_path: Path) -> None:
     figures = report["rows"]["start_tiny"]["subjects"]["zse, default settings"]
     assert figures["first_token_ms_best"] >= figures["ready_ms"] > 0
     assert report["llama.cpp"] == {}
+
+
+class Counted:
+    """Counts the numbers of a GGUF's matrices."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, _name: str, rows: int, columns: int, _quant: object, stack: int = 0) -> None:
+        self.count += rows * columns * (stack or 1)
+
+    def floats(self, _name: str, *shape: int, deviation: float = 0.0) -> None:
+        self.count += prod(shape) if len(shape) > 1 else 0
+
+
+def test_a_familys_layers_have_as_many_weights_on_both_sides() -> None:
+    from cpu_models import FAMILIES, SHAPES
+    from model_shapes import CONFIGS
+    from peers import gguf_families
+
+    for size in FAMILIES:
+        settings, theirs = CONFIGS[SHAPES[size]], Counted()
+        for index in range(settings["num_hidden_layers"]):
+            gguf_families.add_layer(theirs, index, settings, gguf_families.Quant.Q4_0)
+        ours = [
+            weight.shape
+            for group in read_checkpoint(settings).groups()
+            if group.name.startswith("layers.")
+            for weight in group.weights
+            if len(weight.shape) > 1 and weight.shape[0] > 1  # one row is a vector there
+        ]
+        assert theirs.count == sum(map(prod, ours)), size
