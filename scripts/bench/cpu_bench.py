@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 CONTEXT_TOKENS = 4096
 MEMORY_TOKENS = (1920, 128)
 """Prompt and answer of a server whose memory is looked at."""
+REST_SECONDS = 2.0
+"""After which a server that nobody asks anything has given back what it does not need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +163,12 @@ def served_decode(server: TimedServer, vocabulary: int, tokens: int) -> Figures:
 
 
 def used_memory(server: TimedServer, vocabulary: int) -> Figures:
-    """Start a server, use 2,048 tokens of its cache, return what it holds then."""
+    """Start a server, use 2,048 tokens of its cache, return what it holds when it rests."""
     prompt, answer = MEMORY_TOKENS
 
     def held(port: int) -> Figures:
         complete(port, server, prompt_ids(prompt, vocabulary, 1), answer)
+        time.sleep(REST_SECONDS)
         return memory_of_children()
 
     return while_served(server, vocabulary, held)

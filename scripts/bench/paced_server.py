@@ -91,6 +91,9 @@ class PacedCore:
             events.append(TokenEvent(request_id, 0, left % 256, finish_reason=reason))
         return events
 
+    def rest(self) -> None:
+        """Nothing is held."""
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -371,3 +371,25 @@ def test_a_tenants_crowd_does_not_hold_up_another_tenants_request(engine, make_e
         return order.index("other")
 
     assert asyncio.run(main()) <= 2
+
+
+def test_an_engine_that_is_asked_nothing_for_a_while_gives_back_what_nobody_may_ask_for_again(
+    engine, make_engine, monkeypatch
+):
+    monkeypatch.setattr("zse.engine.async_engine._BUSY_SECONDS", 0.01)
+    runner = engine.Runner(num_blocks=64, max_position=4096)
+
+    async def main():
+        async_engine = make_engine(runner)
+        await until(lambda: runner.given_back)
+        before = runner.given_back
+        deltas = await collect(async_engine)
+        await until(lambda: runner.given_back is not before)
+        kept = async_engine._core.cache.num_cached
+        return text_of(deltas), before, runner.given_back, kept
+
+    text, before, after, num_kept = asyncio.run(main())
+    assert text
+    assert before == list(range(64))
+    assert num_kept > 0  # prefixes that a later request may begin with
+    assert len(after) == 64 - num_kept

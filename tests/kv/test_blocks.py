@@ -51,3 +51,10 @@ def test_the_consistency_check_finds_a_leak_and_a_double_owner():
         allocator.check_consistency([])
     with pytest.raises(EngineError, match="has 2 owners but counts 1"):
         allocator.check_consistency([[block], [block]])
+
+
+def test_the_free_blocks_are_told_in_ascending_order():
+    allocator = BlockAllocator(5)
+    taken = allocator.allocate(3)
+    allocator.release(taken[1])
+    assert allocator.free_blocks() == sorted({*range(5)} - {taken[0], taken[2]})

@@ -77,6 +77,9 @@ class PacedRunner:
             answers.append([SampledToken(token, logprob, top) for _ in rows])
         return FinishedStep(answers=answers)
 
+    def rest(self, free_blocks):
+        pass
+
     def memory_bytes(self):
         return {"weights": 0, "kv_cache": 0}
 

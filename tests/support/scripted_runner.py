@@ -135,6 +135,11 @@ class ScriptedRunner:
         self.num_pending = 0
         self.error: Exception | None = None
         self.is_closed = False
+        self.given_back: list[int] = []
+
+    def rest(self, free_blocks: list[int]) -> None:
+        assert not self.in_flight
+        self.given_back = free_blocks
 
     def submit(self, batch: StepBatch) -> Submitted:
         if self.error is not None:

@@ -333,6 +333,13 @@ class Backend(Operations, Protocol):
     def copy_block(self, source: int, destination: int) -> None:
         """Copy one KV block of every layer."""
 
+    def rest(self, free_blocks: Sequence[int]) -> None:
+        """Give back memory that no step needs until the next one comes, where it can be had again.
+
+        Args:
+            free_blocks: Blocks, ascending, whose content is of no use.
+        """
+
     def join_rows(self, parts: Sequence[Handle]) -> LogitRows:
         """Return the rows of what ``lm_head`` returned, in the host's memory."""
 

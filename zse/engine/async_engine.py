@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _DRAIN_POLL_SECONDS = 0.01
 _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
+_BUSY_SECONDS = 1.0
+"""How long an engine without work keeps the memory of its last steps for the next ones."""
 _TOO_LATE = "The answer was not complete in the time that the request was given."
 
 
@@ -284,9 +286,17 @@ class AsyncEngine:
     def _run_commands(self) -> None:
         """Do what is asked; sleep until something is when the core has no work."""
         if not self._core.has_work:
-            self._commands.get()()
+            self._next_command()()
         while not self._commands.empty():
             self._commands.get()()
+
+    def _next_command(self) -> Callable[[], None]:
+        """Wait for what is asked next; a core that nobody asks anything for a while rests."""
+        try:
+            return self._commands.get(timeout=_BUSY_SECONDS)
+        except queue.Empty:
+            self._core.rest()
+            return self._commands.get()
 
 
 def _crash_error(failure: BaseException) -> EngineError:

@@ -247,6 +247,10 @@ class EngineCore:
         """
         self.cache.check_consistency(self._scheduler.tables())
 
+    def rest(self) -> None:
+        """Give back memory that no step needs; for an engine that has no work."""
+        self.runner.rest(self.cache.free_blocks())
+
     def close(self) -> None:
         self._pipeline.abandon()
         for request_id in list(self._requests):

@@ -36,6 +36,10 @@ class BlockAllocator:
     def num_free(self) -> int:
         return len(self._free)
 
+    def free_blocks(self) -> list[int]:
+        """Return the numbers of all blocks that nobody owns, ascending."""
+        return sorted(self._free)
+
     def allocate(self, num_blocks: int) -> list[int] | None:
         """Take ``num_blocks`` free blocks, each with one reference.
 

@@ -76,6 +76,10 @@ class KVCache:
         """Blocks kept for reuse that no sequence references."""
         return self._tree.num_evictable
 
+    def free_blocks(self) -> list[int]:
+        """Return the blocks, ascending, that hold nothing anybody may ask for again."""
+        return self._allocator.free_blocks()
+
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

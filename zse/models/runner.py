@@ -173,6 +173,14 @@ class ModelRunner:
         with self._lock:
             self._backend.copy_block(source, destination)
 
+    def rest(self, free_blocks: Sequence[int]) -> None:
+        """Give back memory that no step needs, with that of blocks whose content is of no use.
+
+        Nothing may be in flight. What is given back comes again with its use.
+        """
+        with self._lock:
+            self._backend.rest(free_blocks)
+
     def memory_bytes(self) -> dict[str, int]:
         return self._backend.memory_bytes()
 

@@ -14,6 +14,8 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+from zse.settings import prepare_for_kitoken
+
 _DRAIN_SECONDS = 10.0
 
 
@@ -68,6 +70,7 @@ def _import_in_keeper() -> Any:
     imported: Future[Any] = Future()
 
     def keep() -> None:
+        prepare_for_kitoken()
         try:
             imported.set_result(importlib.import_module("kitoken"))
         except BaseException as error:  # noqa: BLE001 - raised to who waits

@@ -67,6 +67,29 @@ def test_a_pool_takes_the_memory_of_the_blocks_that_are_written(path: Path) -> N
     runner.close()
 
 
+def test_a_runner_that_rests_keeps_the_blocks_in_use_and_gives_the_memory_of_others_back(
+    path: Path,
+) -> None:
+    runner = load_runner(path, load_options(device="cpu", num_blocks=8000, threads=1))
+
+    def step(token_ids: list[int], start: int, block: int) -> Any:
+        chunk = SequenceChunk(0, token_ids, start, [block], kind_of(len(token_ids)))
+        row = SamplingRow(temperature=0.0, logprobs=1)
+        return runner.execute(StepBatch(chunks=[chunk], sampling=[[row]]))
+
+    for block in (0, 7000):
+        step([5, 6, 7], 0, block)
+    expected = step([8], 3, 0)
+    for block in range(1, 7000):
+        runner.copy_block(0, block)
+    before = resident_bytes()
+    runner.rest([block for block in range(8000) if block not in (0, 7000)])
+    block_bytes = runner.memory_bytes()["kv_cache"] // 8000
+    assert before - resident_bytes() > 6900 * block_bytes
+    assert [step([8], 3, block) for block in (0, 7000)] == [expected, expected]
+    runner.close()
+
+
 def test_matrices_lie_in_the_mapped_file(path: Path) -> None:
     with ZSEReader(path) as reader:
         runner = load_runner(reader, load_options(device="cpu", num_blocks=1, threads=1))
@@ -118,6 +141,17 @@ def test_new_memory_is_zeros_and_can_be_written() -> None:
     pages.view[4096:4104] = b"\xff" * 8
     assert sum(pages.view) == 8 * 255
     assert address_of(pages.view[4096:]) == pages.address + 4096
+    pages.close()
+
+
+def test_only_pages_that_lie_within_an_emptied_part_are_zeros_again() -> None:
+    pages = Pages(4 * mmap.PAGESIZE)
+    pages.view[:] = b"\xff" * len(pages.view)
+    pages.empty(1, 3 * mmap.PAGESIZE - 1)
+    filled = [any(pages.view[i : i + mmap.PAGESIZE]) for i in range(0, 4 * mmap.PAGESIZE, 4096)]
+    assert filled == [True, False, True, True]
+    pages.empty(5, 9)  # within one page
+    assert all(pages.view[: mmap.PAGESIZE])
     pages.close()
 
 

@@ -191,6 +191,10 @@ class CPUBackend(Recorder):
     def copy_block(self, source: int, destination: int) -> None:
         self._memory.blocks.copy_block(source, destination)
 
+    def rest(self, free_blocks: Sequence[int]) -> None:
+        self._registers.rest()
+        self._memory.blocks.empty(free_blocks)
+
     def join_rows(self, parts: Sequence[Logits]) -> LogitRows:
         return [row for part in parts for row in part.rows(self._spec.vocab_size)]
 

@@ -11,6 +11,8 @@ from zse.backends.resident import cached_attentions, kv_layer_bytes
 from zse.kernels.native import structs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from zse.models.spec import ModelSpec
 
 DTYPES = {
@@ -57,6 +59,24 @@ class KVCache:
             start + destination * length_bytes, start + source * length_bytes, length_bytes
         )
 
+    def empty(self, blocks: Sequence[int]) -> None:
+        """Give back the memory of blocks, ascending, whose content is of no use."""
+        for first, end in runs_of(blocks):
+            self._pages.empty(first * self.block_bytes, end * self.block_bytes)
+
     def close(self) -> None:
         """Give the memory back; no step may use it afterwards."""
         self._pages.close()
+
+
+def runs_of(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end of each run of ascending numbers that follow each other."""
+    first = end = None
+    for number in numbers:
+        if number != end:
+            if first is not None and end is not None:
+                yield first, end
+            first = number
+        end = number + 1
+    if first is not None and end is not None:
+        yield first, end

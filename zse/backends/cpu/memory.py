@@ -48,6 +48,15 @@ class Pages:
         self.view = memoryview(self._area)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._area))
 
+    def empty(self, start_bytes: int, end_bytes: int) -> None:
+        """Give back the pages that lie within a part; they are zeros again."""
+        first = -(-start_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = end_bytes // mmap.PAGESIZE * mmap.PAGESIZE - first
+        if length > 0:
+            advise = ctypes.CDLL(None).madvise  # not mmap's own, which holds the interpreter's lock
+            place, size = ctypes.c_void_p(self.address + first), ctypes.c_size_t(length)
+            advise(place, size, mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Give it back; whoever still has a view keeps it alive."""
         self.view.release()

@@ -56,6 +56,11 @@ class Registers:
             self._wanted = max(self._wanted, min(_power_of_two(wanted), self.most_wanted))
             self._place()
 
+    def rest(self) -> None:
+        """Give the memory back; the next step has it again, page by page."""
+        if self._rows:
+            self._pages.empty(0, len(self._pages.view))
+
     def write(self, *numbers: int) -> None:
         """Write the numbers and addresses of a step, those before its registers, in their order."""
         _NUMBERS.pack_into(self._numbers, 0, *numbers)

@@ -247,6 +247,9 @@ class GPUBackend(GPUOperations):
         self._stream.synchronize()
         cache.close()
 
+    def rest(self, free_blocks: Sequence[int]) -> None:
+        """Keep all memory: a GPU's pool is taken whole, so that others know what is left."""
+
     def copy_block(self, source: int, destination: int) -> None:
         self._gpu.make_current()
         self._memory.sequences.cache.copy_block(source, destination, self._stream)

@@ -126,6 +126,9 @@ class TorchBackend(TorchOperations):
         cache.blocks.clear()
         cache.states.layers.clear()
 
+    def rest(self, free_blocks: Sequence[int]) -> None:
+        """Keep all memory: it is the reference, and serves nobody."""
+
     def copy_block(self, source: int, destination: int) -> None:
         for pool in self._memory.blocks.values():
             pool[destination].copy_(pool[source])
