@@ -61,6 +61,24 @@ def test_a_library_runs_on_the_least_processor_that_it_asks_for(tmp_path: Path, 
         check_agreement(found, run_steps([here, 2, CASES, seed], load().path))
 
 
+def emulated_steps(folder: Path, name: str, processor: str, seed: int) -> str:
+    """Return what arm64's library computes on an emulated processor."""
+    (path,) = build([instructions_named(name)])
+    compiler = cross_compiler("aarch64-linux-gnu")
+    driver = compile_driver("kernels_driver.c", folder / name, "-O1", path, compiler=compiler)
+    library = ["-E", f"LD_LIBRARY_PATH={path.parent}"]
+    emulator = ["qemu-aarch64", "-cpu", processor, "-L", SYSROOT, *library]
+    return run_steps([*emulator, driver, 2, CASES, seed])
+
+
+def test_products_of_matrices_have_the_bits_of_dot_products(tmp_path: Path) -> None:
+    if reason := missing("qemu-aarch64"):
+        pytest.skip(reason)
+    for seed in SEEDS:
+        found = {emulated_steps(tmp_path, name, "max", seed) for name in ("i8mm", "dotprod")}
+        assert len(found) == 1
+
+
 @RUNS_HERE
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
 @pytest.mark.parametrize("sanitizer", SANITIZERS)

@@ -9,12 +9,14 @@
 #define PIECE_BYTES (32 << 10)
 /* Pieces a thread, at least, where a matrix is small. */
 #define THREAD_PIECES 4
-#define MOST_ROWS_WITHOUT_TILES 8
+#ifndef SIMD_MOST_WITHOUT_TILES
+#define SIMD_MOST_WITHOUT_TILES 8
+#endif
 
 /* Whether so many rows are multiplied that turning the weights for them pays. */
 static int takes_tiles(const struct zse_product *product) {
 #ifdef SIMD_TILE_INPUTS
-    return product->group && product->num_rows > MOST_ROWS_WITHOUT_TILES;
+    return product->group && product->num_rows > SIMD_MOST_WITHOUT_TILES;
 #else
     (void)product;
     return 0;

@@ -1,4 +1,5 @@
-/* NEON: dot products of four bytes where the processor has them, else products of 16 bits. */
+/* NEON: products of matrices of bytes (i8mm) or dot products of four bytes where the processor has
+ * them, else products of 16 bits. */
 #include <arm_neon.h>
 
 struct simd_codes {
@@ -115,16 +116,20 @@ SIMD_INLINE simd_floats simd_sum_lanes(const simd_floats *rows) {
 }
 
 #ifdef __ARM_FEATURE_DOTPROD
-/* Tiles: weights of eight rows turned so that a vector has four columns of four rows, which are
- * multiplied with the columns of eight rows of activations at a time. */
+/* Tiles: weights of eight rows laid out as they are multiplied with eight rows of activations at a
+ * time: by dot products of four columns, or by products of matrices where the processor has them. */
 #define SIMD_TILE_INPUTS 8
 #define SIMD_TILE_VECTORS 1
 #define SIMD_TILE_WIDTH 8
+#ifdef __ARM_FEATURE_MATMUL_INT8
+/* A tile of a few rows takes as long as one of eight, which is half as long as dot products take. */
+#define SIMD_MOST_WITHOUT_TILES 4
+#endif
 typedef simd_floats simd_wide;
 /* Activations of signed codes need no preparation; a copy lies closer together. */
 typedef int8_t simd_prepared;
 
-/* Bytes of eight rows' group in a tile: four rows, then the others. */
+/* Bytes of eight rows' group in a tile. */
 SIMD_INLINE int64_t simd_strip_bytes(int is_small, int group) {
     (void)is_small;
     return (int64_t)group * SIMD_TILE_WIDTH;
@@ -142,6 +147,62 @@ SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared 
     memcpy(output, codes, (size_t)count);
 }
 
+#ifdef __ARM_FEATURE_MATMUL_INT8
+/* Rows are multiplied in pairs, eight columns of both at a time: a vector has these of two rows. */
+SIMD_INLINE int8x16x2_t simd_pair_rows(int8x16_t first, int8x16_t second) {
+    int64x2_t left = vreinterpretq_s64_s8(first), right = vreinterpretq_s64_s8(second);
+    return (int8x16x2_t){{vreinterpretq_s8_s64(vzip1q_s64(left, right)),
+                          vreinterpretq_s8_s64(vzip2q_s64(left, right))}};
+}
+
+SIMD_INLINE void simd_pack(const struct simd_codes *codes, int group, int8_t *tile) {
+    for (int part = 0; part < group / 16; part++) {
+        for (int pair = 0; pair < 4; pair++) {
+            int8x16x2_t rows =
+                simd_pair_rows(codes[2 * pair].part[part], codes[2 * pair + 1].part[part]);
+            vst1q_s8(tile + 128 * part + 16 * pair, rows.val[0]);
+            vst1q_s8(tile + 128 * part + 64 + 16 * pair, rows.val[1]);
+        }
+    }
+}
+
+/* Two rows of activations times two rows of weights are a vector: the first one's sums, then the
+ * second one's. */
+SIMD_INLINE void simd_tile_signed(const void *tile, const int8_t *const *inputs, int group,
+                                  simd_wide sums[][SIMD_TILE_VECTORS]) {
+    int32x4_t wide[SIMD_TILE_INPUTS / 2][4];
+    for (int input = 0; input < SIMD_TILE_INPUTS / 2; input++)
+        for (int pair = 0; pair < 4; pair++)
+            wide[input][pair] = vdupq_n_s32(0);
+    for (int column = 0; column < group; column += 16) {
+        const int8_t *weights = (const int8_t *)tile + 8 * column;
+        int8x16x4_t first = vld1q_s8_x4(weights), second = vld1q_s8_x4(weights + 64);
+#pragma GCC unroll 4
+        for (int input = 0; input < SIMD_TILE_INPUTS / 2; input++) {
+            int8x16x2_t columns = simd_pair_rows(vld1q_s8(inputs[2 * input] + column),
+                                                 vld1q_s8(inputs[2 * input + 1] + column));
+#pragma GCC unroll 4
+            for (int pair = 0; pair < 4; pair++) {
+                int32x4_t *sum = &wide[input][pair];
+                *sum = vmmlaq_s32(*sum, columns.val[0], first.val[pair]);
+                *sum = vmmlaq_s32(*sum, columns.val[1], second.val[pair]);
+            }
+        }
+    }
+    for (int input = 0; input < SIMD_TILE_INPUTS / 2; input++) {
+        int64x2_t pairs[4];
+        for (int pair = 0; pair < 4; pair++)
+            pairs[pair] = vreinterpretq_s64_s32(wide[input][pair]);
+        int32x4_t low = vreinterpretq_s32_s64(vzip1q_s64(pairs[0], pairs[1]));
+        int32x4_t high = vreinterpretq_s32_s64(vzip1q_s64(pairs[2], pairs[3]));
+        sums[2 * input][0] = simd_join(vcvtq_f32_s32(low), vcvtq_f32_s32(high));
+        low = vreinterpretq_s32_s64(vzip2q_s64(pairs[0], pairs[1]));
+        high = vreinterpretq_s32_s64(vzip2q_s64(pairs[2], pairs[3]));
+        sums[2 * input + 1][0] = simd_join(vcvtq_f32_s32(low), vcvtq_f32_s32(high));
+    }
+}
+#else
+/* A vector has four columns of four rows. */
 SIMD_INLINE void simd_pack(const struct simd_codes *codes, int group, int8_t *tile) {
     for (int half = 0; half < 2; half++) {
         for (int part = 0; part < group / 16; part++) {
@@ -152,6 +213,32 @@ SIMD_INLINE void simd_pack(const struct simd_codes *codes, int group, int8_t *ti
         }
     }
 }
+
+SIMD_INLINE void simd_tile_signed(const void *tile, const int8_t *const *inputs, int group,
+                                  simd_wide sums[][SIMD_TILE_VECTORS]) {
+    const int8_t *low = tile, *high = low + 4 * group;
+    int32x4_t wide[SIMD_TILE_INPUTS][2];
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        wide[i][0] = wide[i][1] = vdupq_n_s32(0);
+    for (int column = 0; column < group; column += 16) {
+        int8x16x4_t first = vld1q_s8_x4(low + 4 * column), second = vld1q_s8_x4(high + 4 * column);
+#pragma GCC unroll 8
+        for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
+            int8x16_t columns = vld1q_s8(inputs[i] + column);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[0], columns, 0);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[0], columns, 0);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[1], columns, 1);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[1], columns, 1);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[2], columns, 2);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[2], columns, 2);
+            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[3], columns, 3);
+            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[3], columns, 3);
+        }
+    }
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        sums[i][0] = simd_join(vcvtq_f32_s32(wide[i][0]), vcvtq_f32_s32(wide[i][1]));
+}
+#endif
 
 /* Put a group of eight rows, where they lie, into a tile. */
 SIMD_INLINE void simd_pack_int4(const uint8_t *const *rows, int vector, int group, void *tile) {
@@ -178,31 +265,6 @@ SIMD_INLINE void simd_pack_int8(const uint8_t *const *rows, int vector, int grou
     for (int row = 0; row < SIMD_TILE_WIDTH; row++)
         codes[row] = simd_load_int8(rows[row], group);
     simd_pack(codes, group, tile);
-}
-
-SIMD_INLINE void simd_tile_signed(const void *tile, const int8_t *const *inputs, int group,
-                                  simd_wide sums[][SIMD_TILE_VECTORS]) {
-    const int8_t *low = tile, *high = low + 4 * group;
-    int32x4_t wide[SIMD_TILE_INPUTS][2];
-    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
-        wide[i][0] = wide[i][1] = vdupq_n_s32(0);
-    for (int column = 0; column < group; column += 16) {
-        int8x16x4_t first = vld1q_s8_x4(low + 4 * column), second = vld1q_s8_x4(high + 4 * column);
-#pragma GCC unroll 8
-        for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
-            int8x16_t columns = vld1q_s8(inputs[i] + column);
-            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[0], columns, 0);
-            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[0], columns, 0);
-            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[1], columns, 1);
-            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[1], columns, 1);
-            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[2], columns, 2);
-            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[2], columns, 2);
-            wide[i][0] = vdotq_laneq_s32(wide[i][0], first.val[3], columns, 3);
-            wide[i][1] = vdotq_laneq_s32(wide[i][1], second.val[3], columns, 3);
-        }
-    }
-    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
-        sums[i][0] = simd_join(vcvtq_f32_s32(wide[i][0]), vcvtq_f32_s32(wide[i][1]));
 }
 
 SIMD_INLINE void simd_tile_small(const void *tile, const int8_t *const *inputs, int group,
