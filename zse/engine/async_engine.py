@@ -152,15 +152,11 @@ class AsyncEngine:
             prompt_token_ids: The prompt.
             params: How its tokens are chosen.
             request_id: What logs call it.
-            priority, cache_salt, query: As in ``Request``.
-            second_from: Where the second text of a pair begins.
-            tenant: Whose it is: who waits is taken in fair shares between tenants.
-            weight: The tenant's share beside those of others.
+            priority, cache_salt, query, second_from, tenant, weight, steps: As in ``Request``.
             deadline: When it ends at the latest, on the loop's clock.
             grammar: What the answers are held to, of ``grammars.compile``.
             on_start: Called by the engine's thread when a choice is about to be computed.
             on_choice_end: Called in the loop when the engine is done with a choice, read or not.
-            steps: Where the steps that it takes part in are noted.
             shortcut: May take deltas while the generator waits for one, which then yields others.
 
         Yields:

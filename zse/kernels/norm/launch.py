@@ -67,8 +67,7 @@ def residual_norm(
         added_scale: Multiplies that sum, its bias included.
         post: What is done to that sum first, and to the stream after it; not with a LayerNorm.
         norm_bias_address: float32 [hidden], added after a LayerNorm's weight; 0 for none.
-        output_scale: Multiplies the result. Before the head it scales the logits, without a
-            launch of its own and whatever the head's scheme.
+        output_scale: Multiplies the result; before a head of any scheme it scales the logits.
         tuned: Another compiled form of the plain RMSNorm to use, when forms are compared.
 
     Raises:
