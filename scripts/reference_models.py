@@ -125,6 +125,7 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         is not None,
         "norms of what is added": layer.mixer_post_norm is not None,
         "scaled additions": layer.residual_scale != 1.0,
+        "per-layer embeddings": layer.own_input is not None,
         "a factor of the stream": layer.stream_scale is not None,
     }
     yield from (word for word, holds in words.items() if holds)

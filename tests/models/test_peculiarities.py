@@ -72,6 +72,26 @@ def unplaced(spec: ModelSpec) -> ModelSpec:
     return replace(spec, embedding=replace(spec.embedding, positions=None))
 
 
+def layer_inputs(**changes: Any) -> Change:
+    def change(spec: ModelSpec) -> ModelSpec:
+        inputs = replace(spec.embedding.layer_inputs, **changes)
+        return replace(spec, embedding=replace(spec.embedding, layer_inputs=inputs))
+
+    return change
+
+
+def unnormed_inputs(spec: ModelSpec) -> ModelSpec:
+    norm = replace(spec.embedding.layer_inputs.norm, epsilon=1e9)
+    return layer_inputs(norm=norm)(spec)
+
+
+def own_input(**changes: Any) -> Change:
+    def change(layer: LayerSpec) -> LayerSpec:
+        return replace(layer, own_input=replace(layer.own_input, **changes))
+
+    return layers(change)
+
+
 def unlimited(layer: LayerSpec) -> LayerSpec:
     expert = replace(layer.experts.expert, limit=None)
     return replace(layer, experts=replace(layer.experts, expert=expert))
@@ -193,6 +213,11 @@ PECULIARITIES: dict[str, dict[str, Change]] = {
         "a norm of what experts add": experts(post_norm=None),
         "a norm of what the MLP adds beside them": every_layer(dense_post_norm=None),
         "frequencies that are zero": layers(turned_whole),
+        "per-layer embeddings": every_layer(own_input=None),
+        "rows of tokens in them": layer_inputs(scale=0.0),
+        "a projection of the embedding in them": unnormed_inputs,
+        "an activation of the layer's own input": own_input(activation="relu2"),
+        "a norm of what it adds": own_input(post_norm=None),
     },
 }
 

@@ -9,10 +9,19 @@ import torch
 from model_pairs import write_file
 from random_files import random_tensor
 
-from zse.models.parts import Norms, Piece, embedding, head_of, linear, mlp, vector
+from zse.models.parts import Norms, Piece, embedding, head_of, linear, mlp, vector, weight
 from zse.models.rope import RoPESpec
-from zse.models.spec import AttentionSpec, ExpertsSpec, HeadSpec, LayerSpec, ModelSpec
+from zse.models.spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    HeadSpec,
+    LayerInputSpec,
+    LayerInputsSpec,
+    LayerSpec,
+    ModelSpec,
+)
 from zse.models.uniform import UniformDecoder
+from zse.models.weights import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,8 +124,35 @@ def experts(
     )
 
 
+def own_input(name: str, width: int) -> LayerInputSpec:
+    gate = [Piece(name=f"{name}.input_gate", rows=width)]
+    projection = [Piece(name=f"{name}.input_projection", rows=HIDDEN)]
+    return LayerInputSpec(
+        activation="gelu_tanh",
+        gate=linear(f"{name}.input_gate", gate, HIDDEN),
+        projection=linear(f"{name}.input_projection", projection, width),
+        post_norm=norm(f"{name}.input_norm"),
+    )
+
+
+def layer_inputs(num_layers: int, width: int) -> LayerInputsSpec:
+    columns = num_layers * width
+    table = Source(name="their.table.weight", shape=(VOCABULARY, columns))
+    projection = [Piece(name="input_projection", rows=columns)]
+    return LayerInputsSpec(
+        width=width,
+        table=weight("input_table.weight", "embed", [table]),
+        scale=6.0,
+        projection=linear("input_projection", projection, HIDDEN),
+        norm=norm("input_norm", width),
+    )
+
+
 def layer(index: int, mixer: Callable[[str], Any], **fields: Any) -> LayerSpec:
-    """Return a layer with norms of what it reads, and a dense MLP unless it says otherwise."""
+    """Return a layer with norms of what it reads, and a dense MLP unless it says otherwise.
+
+    ``told`` are the columns of its own input.
+    """
     name = f"layers.{index}"
     parts = {"mixer_norm": norm(f"{name}.mixer_norm"), "mlp_norm": norm(f"{name}.mlp_norm")}
     for what in ("mixer_post_norm", "mlp_post_norm", "dense_post_norm"):
@@ -124,6 +160,8 @@ def layer(index: int, mixer: Callable[[str], Any], **fields: Any) -> LayerSpec:
             fields[what] = norm(f"{name}.{what}")
     if fields.pop("stream_scale", False):
         fields["stream_scale"] = vector(f"{name}.scale", f"their.{name}.scale", 1)
+    if told := fields.pop("told", 0):
+        fields["own_input"] = own_input(name, told)
     for what in ("mlp", "experts"):
         if what in fields and fields[what] is not None:
             fields[what] = fields[what](name)
@@ -133,6 +171,9 @@ def layer(index: int, mixer: Callable[[str], Any], **fields: Any) -> LayerSpec:
 
 def model(layers: list[LayerSpec], **head: Any) -> ModelSpec:
     table = embedding("embed", VOCABULARY, HIDDEN, tied=True)
+    if (own := layers[0].own_input) is not None:
+        width = own.gate.weight.shape[0]
+        table = replace(table, layer_inputs=layer_inputs(len(layers), width))
     return ModelSpec(
         family="llama",
         vocab_size=VOCABULARY,

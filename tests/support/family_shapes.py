@@ -120,10 +120,12 @@ FAMILY_SHAPES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 6,
         "sliding_window": 9,
         "layer_types": ["sliding_attention", "full_attention"] * 3,
-        "hidden_size_per_layer_input": 0,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": 320,
         "global_head_dim": 64,
         "num_global_key_value_heads": 1,
         "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
         "output_hidden_states": True,  # transformers cannot leave rows out where keys are shared
         "attention_k_eq_v": True,
         "enable_moe_block": True,

@@ -9,6 +9,8 @@ from zse.backends.operations import (
     DeltaWeights,
     ExpertWeights,
     LatentWeights,
+    LayerInputsWeights,
+    LayerInputWeights,
     LayerWeights,
     is_attention,
 )
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
         ClassifierSpec,
         ExpertsSpec,
         LatentSpec,
+        LayerInputSpec,
+        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         LinearSpec,
@@ -68,6 +72,7 @@ def bind_layer(layer: LayerSpec, binder: Binder) -> LayerWeights:
         experts=_bind_experts(layer.experts, binder) if layer.experts is not None else None,
         mlp_post_norm=_bound(binder.norm, layer.mlp_post_norm),
         mlp_stream_norm=_bound(binder.norm, layer.mlp_stream_norm),
+        own_input=None if layer.own_input is None else _bind_input(layer.own_input, binder),
         stream_scale=_bound(binder.vector, layer.stream_scale),
     )
 
@@ -83,12 +88,27 @@ def bind_classifier(classifier: ClassifierSpec | None, binder: Binder) -> Classi
     )
 
 
+def bind_layer_inputs(inputs: LayerInputsSpec, table: Handle, binder: Binder) -> LayerInputsWeights:
+    """Return the handles of per-layer embeddings; rows are gathered from ``table``."""
+    return LayerInputsWeights(
+        table=table, projection=binder.linear(inputs.projection), norm=binder.norm(inputs.norm)
+    )
+
+
 def _bind_latent(latent: LatentSpec, binder: Binder) -> LatentWeights:
     return LatentWeights(
         query_norm=_bound(binder.norm, latent.query_norm),
         query=_bound(binder.linear, latent.query),
         norm=binder.norm(latent.norm),
         expansion=binder.matrix(latent.expansion),
+    )
+
+
+def _bind_input(own: LayerInputSpec, binder: Binder) -> LayerInputWeights:
+    return LayerInputWeights(
+        gate=binder.linear(own.gate),
+        projection=binder.linear(own.projection),
+        post_norm=_bound(binder.norm, own.post_norm),
     )
 
 

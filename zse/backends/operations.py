@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         AttentionSpec,
         ExpertsSpec,
         HeadSpec,
+        LayerInputSpec,
+        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         MLPSpec,
@@ -81,6 +83,24 @@ class DeltaWeights:
 
 
 @record
+class LayerInputWeights:
+    """Handles of what takes a layer's own input, under the names of its spec."""
+
+    gate: Handle
+    projection: Handle
+    post_norm: Handle | None
+
+
+@record
+class LayerInputsWeights:
+    """Handles of per-layer embeddings, under the names of their spec."""
+
+    table: Handle
+    projection: Handle
+    norm: Handle
+
+
+@record
 class LayerWeights:
     """Handles of one layer, under the names of its spec; None where the spec has none."""
 
@@ -102,6 +122,7 @@ class LayerWeights:
     experts: ExpertWeights | None
     mlp_post_norm: Handle | None
     mlp_stream_norm: Handle | None
+    own_input: LayerInputWeights | None
     stream_scale: Handle | None
 
 
@@ -123,6 +144,7 @@ class EndWeights:
     head: Handle
     """None where a model has none."""
     classifier: ClassifierWeights | None = None
+    layer_inputs: LayerInputsWeights | None = None
 
 
 class Operations(Protocol):
@@ -140,6 +162,15 @@ class Operations(Protocol):
 
         To them come the rows of their positions and of their types, where an embedding has any,
         and then its norm.
+        """
+
+    def layer_inputs(
+        self, step: Step, residual: Handle, weights: LayerInputsWeights, inputs: LayerInputsSpec
+    ) -> Handle:
+        """Return what all layers are told of each token, [tokens, layers * width].
+
+        That is norm(residual @ projection^T), the norm of each layer's columns, plus the tokens'
+        rows of the table times their scale. The stream stays as it is.
         """
 
     def norm_linear(
@@ -230,6 +261,20 @@ class Operations(Protocol):
         """Return residual + scale * post_norm(sum of ``added``), which no one reads again.
 
         May reuse ``residual``.
+        """
+
+    def gate_input(
+        self,
+        step: Step,
+        residual: Handle,
+        told: Handle,
+        weights: LayerInputWeights,
+        own: LayerInputSpec,
+        layer: int,
+    ) -> Handle:
+        """Return activation(residual @ gate^T) * the layer's columns of ``told``, [tokens, width].
+
+        ``told`` is what ``layer_inputs`` returned.
         """
 
     def scale_stream(self, step: Step, residual: Handle, factor: Handle) -> Handle:

@@ -23,8 +23,8 @@ _CACHE_LINE = 64
 
 
 def is_read_whole(spec: ModelSpec, tensor_name: str) -> bool:
-    """Whether steps read all of a tensor: of an embedding that is no head, rows of tokens alone."""
-    return spec.is_tied or tensor_name != spec.embedding.weight.name
+    """Whether steps read all of a tensor, not the rows of tokens alone."""
+    return tensor_name not in spec.gathered
 
 
 def cached_attentions(spec: ModelSpec) -> dict[int, AttentionSpec]:
@@ -65,6 +65,9 @@ def register_widths(spec: ModelSpec) -> dict[str, int]:
     mixtures = mixtures_of(spec)
     shared = [one.shared for one in mixtures if one.shared is not None]
     mlps = [*(layer.mlp for layer in spec.layers if layer.mlp is not None), *shared]
+    inputs = spec.embedding.layer_inputs
+    told = inputs.table.shape[1] if inputs is not None else 0
+    gated = inputs.width if inputs is not None else 0
     rotary = max((one.rope.rotary_dim for one in attentions if one.rope is not None), default=0)
     return {
         "residual": spec.hidden_size,
@@ -75,12 +78,13 @@ def register_widths(spec: ModelSpec) -> dict[str, int]:
             0,
         ),
         "mixed": max(layer.mixer.output.weight.shape[1] for layer in spec.layers),
-        "joined": max((one.up.weight.shape[0] for one in mlps), default=0),
-        "hidden": max((one.down.weight.shape[1] for one in mlps), default=0),
+        "joined": max(told, *(one.up.weight.shape[0] for one in mlps), 0),
+        "hidden": max(gated, *(one.down.weight.shape[1] for one in mlps), 0),
         "added": spec.hidden_size,
         "normed": spec.hidden_size,
         "rotary": rotary,
         "rotary_other": rotary,
+        **({"told": told} if told else {}),
         **({"delta_gates": max(one.gates.weight.shape[0] for one in deltas)} if deltas else {}),
         **_latent_widths(attentions),
         **_mixture_widths(spec, mixtures),

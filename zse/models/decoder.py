@@ -45,14 +45,22 @@ def vectors_of(
 def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
     """Return the residual stream [tokens, hidden] before the final norm and the head."""
     residual = ops.embed(step, ops.ends.embedding, spec.embedding.scale)
+    told, inputs = None, spec.embedding.layer_inputs
+    if inputs is not None:
+        told = ops.layer_inputs(step, residual, ops.ends.layer_inputs, inputs)
     for layer in spec.layers:
         with ops.layer(layer) as weights:
-            residual = _run_layer(ops, layer, weights, step, residual)
+            residual = _run_layer(ops, layer, weights, step, residual, told)
     return residual
 
 
 def _run_layer(
-    ops: Operations, layer: LayerSpec, weights: LayerWeights, step: Step, residual: Handle
+    ops: Operations,
+    layer: LayerSpec,
+    weights: LayerWeights,
+    step: Step,
+    residual: Handle,
+    told: Handle | None,
 ) -> Handle:
     mixed = _mix(ops, layer, weights, step, residual)
     residual = ops.linear_residual(
@@ -63,6 +71,11 @@ def _run_layer(
     residual = _think(ops, layer, weights, step, residual)
     if weights.mlp_stream_norm is not None:
         residual = ops.norm_stream(step, residual, weights.mlp_stream_norm)
+    if layer.own_input is not None:
+        assert weights.own_input is not None
+        own = weights.own_input
+        gated = ops.gate_input(step, residual, told, own, layer.own_input, layer.index)
+        residual = ops.linear_residual(step, gated, own.projection, residual, 1.0, own.post_norm)
     if weights.stream_scale is not None:
         residual = ops.scale_stream(step, residual, weights.stream_scale)
     return residual

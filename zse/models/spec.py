@@ -217,6 +217,21 @@ class ExpertsSpec:
 
 
 @record
+class LayerInputSpec:
+    """How a layer takes what its tokens are told besides the stream (``LayerInputsSpec``).
+
+    ``post_norm(projection(activation(gate(stream)) * told))`` is added to the stream.
+    """
+
+    activation: Activation
+    gate: LinearSpec
+    """[width, hidden]."""
+    projection: LinearSpec
+    """[hidden, width]."""
+    post_norm: NormSpec | None
+
+
+@record
 class LayerSpec:
     """A mixer of tokens, then what is done to each token, both added to the residual stream."""
 
@@ -239,6 +254,8 @@ class LayerSpec:
     """Of the stream itself, after that has been added."""
     residual_scale: float = 1.0
     """Multiplies what is added to the stream."""
+    own_input: LayerInputSpec | None = None
+    """Added after all that; the model has the ``EmbeddingSpec.layer_inputs`` that it reads."""
     stream_scale: WeightSpec | None = None
     """One number that multiplies the stream at the end of the layer."""
 
@@ -272,6 +289,25 @@ class GuessSpec:
 
 
 @record
+class LayerInputsSpec:
+    """Per-layer embeddings: what every layer is told of each token besides the stream.
+
+    ``norm(projection(embedding)) + scale * table[token]``, ``width`` columns for each layer, one
+    layer's behind the other's. The embedding is the stream before the first layer.
+    """
+
+    width: int
+    table: WeightSpec
+    """[vocab, layers * width]."""
+    scale: float
+    """Multiplies its rows."""
+    projection: LinearSpec
+    """[layers * width, hidden]."""
+    norm: NormSpec
+    """Of the columns of each layer: as wide as one layer's."""
+
+
+@record
 class EmbeddingSpec:
     """The table whose rows the tokens name, and what is done to them before the first layer."""
 
@@ -287,6 +323,7 @@ class EmbeddingSpec:
     the second, where there is one."""
     norm: NormSpec | None = None
     """Of the stream itself, after all that is added."""
+    layer_inputs: LayerInputsSpec | None = None
 
 
 @record
@@ -350,6 +387,14 @@ class ModelSpec:
         return self.head.weight is self.embedding.weight
 
     @property
+    def gathered(self) -> frozenset[str]:
+        """Names of the tables of which a step reads rows of tokens alone."""
+        inputs = self.embedding.layer_inputs
+        tables = [] if self.is_tied else [self.embedding.weight]
+        tables += [] if inputs is None else [inputs.table]
+        return frozenset(table.name for table in tables)
+
+    @property
     def is_encoder(self) -> bool:
         """Whether it makes vectors of whole texts, and no text of its own."""
         return self.head.weight is None
@@ -371,7 +416,9 @@ class ModelSpec:
 
     def groups(self) -> Iterator[WeightGroup]:
         """Return every weight that steps read once, in the order of execution."""
-        yield WeightGroup(name="embed", weights=tuple(weights_of(self.embedding)))
+        # Tables that are gathered from come first: what is read whole lies together then.
+        tables = sorted(weights_of(self.embedding), key=lambda one: one.name not in self.gathered)
+        yield WeightGroup(name="embed", weights=tuple(tables))
         for layer in self.layers:
             yield WeightGroup(name=layer.name, weights=tuple(weights_of(layer)))
         head = [*weights_of(self.head.norm)]

@@ -58,7 +58,7 @@ def gemma_3() -> ModelSpec:
 
 
 def gemma_4() -> ModelSpec:
-    """Heads of two shapes, tied and shared keys, and a dense MLP beside experts."""
+    """Heads of two shapes, tied and shared keys, experts beside an MLP, per-layer embeddings."""
     windowed = partial(attention, window=9, norms=HEAD_NORMS, value_norm_epsilon=1e-6)
     full = partial(
         attention,
@@ -76,6 +76,7 @@ def gemma_4() -> ModelSpec:
         "mlp": partial(dense, activation="gelu_tanh"),
         "experts": mixture,
         "dense_post_norm": True,
+        "told": 96,
         "stream_scale": True,
         **POST_NORMS,
     }

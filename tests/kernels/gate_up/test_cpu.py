@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 from native_operations import INSTRUCTIONS, run_operation, started_pool
 
 from zse.kernels.gate_up.reference import activated_product
-from zse.kernels.native.structs import Activation, Kind, Operation, Quantized, Register, Step
+from zse.kernels.native.structs import (
+    Activation,
+    Kind,
+    Matrix,
+    Operation,
+    Quantized,
+    Register,
+    Step,
+)
 from zse.kernels.norm.reference import quantize
 
 FUNCTIONS = [one for one in Activation if one is not Activation.SWIGLU_OAI]
@@ -132,3 +142,27 @@ def test_activated_rows_are_quantized_in_pieces(instructions: str) -> None:
     assert torch.equal(codes, expected_codes)
     torch.testing.assert_close(scales[:, :10], expected_scales, rtol=1e-6, atol=0)
     torch.testing.assert_close(sums[:, :10], expected_sums, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("rows", [1, 40])
+def test_rows_are_multiplied_by_the_columns_of_their_layer_and_quantized(
+    instructions: str, rows: int
+) -> None:
+    values, told = random_rows(rows, 128), random_rows(rows, 3 * 128)
+    whole = Matrix(rows=3 * 128)
+    codes = torch.zeros(rows, 128, dtype=torch.int8)
+    scales, sums = torch.zeros(rows, 4), torch.zeros(rows, 4)
+    quantized = Quantized(
+        codes=codes.data_ptr(), scales=scales.data_ptr(), sums=sums.data_ptr(), stride=128
+    )
+    operation = Operation(kind=Kind.TELL, output=Register.HIDDEN, layer=2, width=128, quantizes=128)
+    operation.matrix = ctypes.pointer(whole)
+    expected = values * told[:, 256:]
+    registers = {Register.HIDDEN: values, Register.TOLD: told}
+    with started_pool(instructions, 2) as pool:
+        run_operation(pool, operation, Step(rows=rows, quantized=quantized), registers)
+    assert torch.equal(values, expected)
+    expected_codes, expected_scales, _ = quantize(expected)
+    assert torch.equal(codes, expected_codes)
+    torch.testing.assert_close(scales[:, :1], expected_scales, rtol=1e-6, atol=0)

@@ -8,8 +8,16 @@ import pytest
 import torch
 from native_operations import INSTRUCTIONS, native_norm, run_operation, started_pool
 
-from zse.kernels.native.structs import Kind, Operation, Quantized, Register, RowSet, Step
-from zse.kernels.norm.reference import quantize, residual_norm
+from zse.kernels.native.structs import (
+    Kind,
+    Matrix,
+    Operation,
+    Quantized,
+    Register,
+    RowSet,
+    Step,
+)
+from zse.kernels.norm.reference import quantize, residual_norm, rms_norm
 
 TOLERANCE = 2e-6
 WIDTHS = [1, 7, 64, 127, 896, 1030]
@@ -128,6 +136,26 @@ def test_what_is_added_may_have_a_gate_for_each_row(instructions: str, rows: int
     with started_pool(instructions, 2) as pool:
         run_operation(pool, operation, Step(rows=rows), registers)
     torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize(("rows", "width"), [(1, 5), (40, 96)])
+def test_short_rows_are_normed_one_by_one_and_added(
+    instructions: str, rows: int, width: int
+) -> None:
+    values, added = random_rows(rows, 3 * width), random_rows(rows, 3 * width) * 2
+    weight = random_rows(1, width)[0]
+    norm, whole = native_norm(weight, 1e-5), Matrix(rows=3 * width)
+    operation = Operation(
+        kind=Kind.ADD_PARTS, input=Register.JOINED, output=Register.TOLD, width=width
+    )
+    operation.norm, operation.matrix = ctypes.pointer(norm), ctypes.pointer(whole)
+    parts = rms_norm(added.double().view(rows, 3, width), weight.double(), 1e-5)
+    expected = values.double() + parts.view(rows, -1)
+    registers = {Register.JOINED: added, Register.TOLD: values}
+    with started_pool(instructions, 2) as pool:
+        run_operation(pool, operation, Step(rows=rows), registers)
+    torch.testing.assert_close(values.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)

@@ -102,9 +102,7 @@ class CPUBackend(Recorder):
         """Have the weights mapped while a start goes on, unless that would drive others out."""
         if self._weight_bytes > room_bytes:
             return None
-        spec = self._spec
-        gathered = () if spec.is_tied else (spec.embedding.weight.name,)
-        return PageArrival(*self._weights.span(without=gathered))
+        return PageArrival(*self._weights.span(without=self._spec.gathered))
 
     # --- the pass ------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import ctypes
 from ctypes import POINTER, addressof, pointer, sizeof
 from typing import TYPE_CHECKING
 
-from zse.backends.binding import bind_classifier, bind_layer
+from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
 from zse.backends.cpu.described import (
     ROTARY_REGISTERS,
     Rope,
@@ -30,9 +30,12 @@ from zse.kernels.native.structs import Kind, Register, RowSet
 
 if TYPE_CHECKING:
     from zse.backends.cpu.weights import Weights
+    from zse.backends.operations import LayerInputsWeights, LayerInputWeights
     from zse.models.spec import (
         AttentionSpec,
         HeadSpec,
+        LayerInputSpec,
+        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         MLPSpec,
@@ -66,12 +69,15 @@ class Recorder(MixtureRecorder):
         super().__init__(Recording(exact=exact), spec)
         self._weights = weights
         self._embedding = Embedding(spec.embedding, weights)
-        head = spec.head
+        head, inputs = spec.head, spec.embedding.layer_inputs
         self.ends = EndWeights(
             embedding=self._embedding.tokens,
             final_norm=None if head.norm is None else weights.norm(head.norm),
             head=self._head_matrix(spec),
             classifier=bind_classifier(head.classifier, weights),
+            layer_inputs=None
+            if inputs is None
+            else bind_layer_inputs(inputs, weights.matrix(inputs.table), weights),
         )
         bound = [bind_layer(layer, weights) for layer in spec.layers]
         self._scopes = [contextlib.nullcontext(layer) for layer in bound]
@@ -107,6 +113,27 @@ class Recorder(MixtureRecorder):
         for rope, register in zip(self._ropes.values(), ROTARY_REGISTERS, strict=False):
             recording.record(Kind.ROTARY, register, rope=pointer(rope.structure))
         return self._embedding.record(recording, scale, width=self._stream_columns)
+
+    def layer_inputs(
+        self,
+        _step: object,
+        residual: Register,
+        weights: LayerInputsWeights,
+        inputs: LayerInputsSpec,
+    ) -> Register:
+        recording, projection = self._recording, weights.projection
+        told = recording.record(
+            Kind.EMBED, Register.TOLD, matrix=pointer(weights.table), scale=inputs.scale
+        )
+        projected = recording.multiply(residual, projection, Register.JOINED)
+        return recording.record(
+            Kind.ADD_PARTS,
+            told,
+            input=projected,
+            matrix=pointer(projection),
+            norm=pointer(weights.norm),
+            width=inputs.width,
+        )
 
     def norm_linear(
         self,
@@ -198,6 +225,34 @@ class Recorder(MixtureRecorder):
         joined = recording.multiply(normed, linear, Register.JOINED)
         return recording.activate(
             joined, Register.HIDDEN, activation_of(mlp), width=linear.rows, reader=down
+        )
+
+    def gate_input(
+        self,
+        _step: object,
+        residual: Register,
+        _told: Register,
+        weights: LayerInputWeights,
+        own: LayerInputSpec,
+        layer: int,
+    ) -> Register:
+        recording, width = self._recording, weights.gate.rows
+        assert self.ends.layer_inputs is not None
+        gate = recording.multiply(residual, weights.gate, Register.JOINED)
+        hidden = recording.record(
+            Kind.ACTIVATE,
+            Register.HIDDEN,
+            input=gate,
+            width=width,
+            activation=structs.Activation[own.activation.upper()],
+        )
+        return recording.record_quantizing(
+            Kind.TELL,
+            hidden,
+            recording.group_of(weights.projection),
+            layer=layer,
+            matrix=pointer(self.ends.layer_inputs.projection),
+            width=width,
         )
 
     def lm_head_sample(self, _step: object, _residual: Register, head: HeadSpec) -> Program:

@@ -31,6 +31,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "the embedding", "types of tokens, or a norm"
     if spec.head.classifier is not None:
         yield "the head", "a classifier of texts"
+    if spec.embedding.layer_inputs is not None:
+        yield "the embedding", "a part for each layer"
     for layer in spec.layers:
         where = f"layer {layer.index}"
         if layer.experts is not None:

@@ -23,17 +23,28 @@ _SWIGLU_SLOPE = 1.702
 
 
 def activate_rows(joined: torch.Tensor, mlp: MLPSpec, single_rows: int) -> torch.Tensor:
-    """Return float32 [tokens, width] of gate and up, [tokens, 2 * width], or of up alone.
+    """Return float32 [tokens, width] of gate and up, [tokens, 2 * width], or of up alone."""
+    return _by_row(partial(_activate, mlp=mlp), joined, single_rows)
 
-    Rows before ``single_rows`` are computed one at a time: vectorized and scalar exponentials
-    differ in the last bit, and which of them an element gets depends on where it lies in the whole
-    tensor.
+
+def activated(values: torch.Tensor, activation: str, single_rows: int) -> torch.Tensor:
+    """Return float32 [tokens, width], each number's activation."""
+    return _by_row(_ACTIVATIONS[activation], values, single_rows)
+
+
+def _by_row(
+    function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor, single_rows: int
+) -> torch.Tensor:
+    """Compute rows before ``single_rows`` one at a time.
+
+    Vectorized and scalar exponentials differ in the last bit, and which of them an element gets
+    depends on where it lies in the whole tensor.
     """
-    if joined.shape[0] == 1 or single_rows == 0:
-        return _activate(joined, mlp)
-    parts = [_activate(row, mlp) for row in torch.split(joined[:single_rows], 1)]
-    if single_rows < joined.shape[0]:
-        parts.append(_activate(joined[single_rows:], mlp))
+    if values.shape[0] == 1 or single_rows == 0:
+        return function(values)
+    parts = [function(row) for row in torch.split(values[:single_rows], 1)]
+    if single_rows < values.shape[0]:
+        parts.append(function(values[single_rows:]))
     return torch.cat(parts)
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from zse.backends.binding import bind_classifier, bind_layer
 from zse.backends.operations import EndWeights, LayerWeights, is_attention, refuse
-from zse.backends.torch.activation import activate_rows
+from zse.backends.torch.activation import activate_rows, activated
 from zse.backends.torch.attention import attend
 from zse.backends.torch.delta import mix_chunks
 from zse.backends.torch.experts import add_experts
@@ -26,7 +26,7 @@ from zse.kernels.pool.reference import pool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from zse.backends.operations import ExpertWeights
+    from zse.backends.operations import ExpertWeights, LayerInputsWeights, LayerInputWeights
     from zse.backends.torch.step import Step
     from zse.backends.torch.weights import BoundLinear, BoundNorm, Weights
     from zse.backends.types import Answers, SampledToken, StepBatch
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         AttentionSpec,
         ExpertsSpec,
         HeadSpec,
+        LayerInputSpec,
+        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         MLPSpec,
@@ -71,6 +73,7 @@ class TorchOperations:
     def __init__(self, weights: Weights, spec: ModelSpec) -> None:
         self.ends = EndWeights(
             embedding=weights.embedding,
+            layer_inputs=weights.layer_inputs(spec),
             final_norm=None if spec.head.norm is None else weights.norm(spec.head.norm),
             head=weights.head(spec),
             classifier=bind_classifier(spec.head.classifier, weights),
@@ -92,6 +95,17 @@ class TorchOperations:
         self, step: Step, embedding: Callable[..., torch.Tensor], scale: float
     ) -> torch.Tensor:
         return embedding(step, scale)
+
+    def layer_inputs(
+        self,
+        step: Step,
+        residual: torch.Tensor,
+        weights: LayerInputsWeights,
+        inputs: LayerInputsSpec,
+    ) -> torch.Tensor:
+        projected = weights.projection.multiply(residual, step.single_rows)
+        normed = weights.norm(projected.view(residual.shape[0], -1, inputs.width))
+        return normed.flatten(1).add_(weights.table(step.token_ids), alpha=inputs.scale)
 
     def norm_linear(
         self, step: Step, residual: torch.Tensor, norm: BoundNorm | None, linear: BoundLinear
@@ -200,6 +214,20 @@ class TorchOperations:
         """Return residual + scale * post_norm(sum of added), in ``residual``."""
         total = functools.reduce(torch.Tensor.add_, added)
         return residual.add_(_normed(total, post_norm), alpha=scale)
+
+    def gate_input(
+        self,
+        step: Step,
+        residual: torch.Tensor,
+        told: torch.Tensor,
+        weights: LayerInputWeights,
+        own: LayerInputSpec,
+        layer: int,
+    ) -> torch.Tensor:
+        gate = weights.gate.multiply(residual, step.single_rows)
+        first = layer * gate.shape[1]
+        gated = activated(gate, own.activation, step.single_rows)
+        return gated.mul_(told[:, first : first + gate.shape[1]])
 
     def scale_stream(
         self, _step: Step, residual: torch.Tensor, factor: torch.Tensor

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from zse.backends.binding import bind_layer_inputs
 from zse.backends.torch.experts import StackedLinear
 from zse.backends.torch.forms import UPCAST_LIMIT_BYTES, form_of, kept_bytes
 from zse.backends.torch.int4_linear import Int4Linear
@@ -20,6 +21,7 @@ from zse.format.schemes import Scheme
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zse.backends.operations import LayerInputsWeights
     from zse.backends.torch.forms import Form
     from zse.backends.torch.linear import Linear
     from zse.backends.torch.step import Step
@@ -66,6 +68,22 @@ class BoundNorm(NamedTuple):
         return normalized if self.bias is None else normalized.add_(self.bias)
 
 
+class StoredRows:
+    """Rows of a table where it is mapped: only what is touched becomes resident."""
+
+    def __init__(self, reader: ZSEReader, name: str) -> None:
+        self._entry = reader.entry(name)
+        self.parts = stored_parts(reader, name)
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return float32 [tokens, columns] of int64 [tokens]."""
+        rows = {role: part[token_ids] for role, part in self.parts.items()}
+        if self._entry.scheme.is_plain:
+            return rows["data"].float()
+        shape = (token_ids.shape[0], self._entry.shape[1])
+        return dequantize(replace(self._entry, shape=shape), rows)
+
+
 class Weights:
     """Every tensor of one file, in the form that the operations use.
 
@@ -90,15 +108,14 @@ class Weights:
         self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
         self.kept_bytes = 0
         """Bytes of this process's own memory that weights take."""
-        embedding = spec.embedding.weight.name
-        self._gathered_only = "" if spec.is_tied else embedding
+        self._gathered = spec.gathered
         for group in reader.header.loaded().groups:
             for entry in reader.tensors_of(group.name):
                 self._load(reader, entry)
             reader.release(group.name)
-        # Rows of the embedding are gathered from the mapping: only what is touched is resident.
-        self._embed_entry = reader.entry(embedding)
-        self._embed_parts = stored_parts(reader, embedding)
+        self._embedding = StoredRows(reader, spec.embedding.weight.name)
+        inputs = spec.embedding.layer_inputs
+        self._layer_table = None if inputs is None else StoredRows(reader, inputs.table.name)
         self._positions = self._vector(spec.embedding.positions)
         self._first_position = spec.embedding.first_position
         self._token_types = self._vector(spec.embedding.token_types)
@@ -125,7 +142,7 @@ class Weights:
 
     def embedding(self, step: Step, scale: float) -> torch.Tensor:
         """Return float32 [tokens, hidden] of a step's tokens, at their positions."""
-        rows = self._rows(step.token_ids)
+        rows = self._embedding(step.token_ids)
         if scale != 1.0:
             rows = rows.mul_(scale)
         if self._positions is not None:
@@ -134,26 +151,26 @@ class Weights:
             rows = rows.add_(self._token_types[step.types()])
         return rows if self._embed_norm is None else self._embed_norm(rows)
 
-    def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:
-        rows = {role: part[token_ids] for role, part in self._embed_parts.items()}
-        if self._embed_entry.scheme.is_plain:
-            return rows["data"].float()
-        shape = (token_ids.shape[0], self._embed_entry.shape[1])
-        return dequantize(replace(self._embed_entry, shape=shape), rows)
+    def layer_inputs(self, spec: ModelSpec) -> LayerInputsWeights | None:
+        """Return per-layer embeddings, whose table is a ``StoredRows``."""
+        inputs = spec.embedding.layer_inputs
+        return None if inputs is None else bind_layer_inputs(inputs, self._layer_table, self)
 
     def clear(self) -> None:
         """Drop every tensor; views of the mapping must be gone before the file is closed."""
         self._linears.clear()
         self._stacks.clear()
         self._vectors.clear()
-        self._embed_parts = {}
+        self._embedding.parts.clear()
+        if self._layer_table is not None:
+            self._layer_table.parts.clear()
         self._positions = self._token_types = self._embed_norm = None
 
     def _vector(self, spec: WeightSpec | None) -> torch.Tensor | None:
         return None if spec is None else self._vectors[spec.name]
 
     def _load(self, reader: ZSEReader, entry: TensorEntry) -> None:
-        if entry.name == self._gathered_only:
+        if entry.name in self._gathered:
             return
         parts = stored_parts(reader, entry.name)
         packs = entry.shape[-1] < MAX_COLUMNS and int8_is_exact()

@@ -97,3 +97,29 @@ static void run_piece(const struct zse_operation *operation, const struct zse_st
 }
 
 const struct zse_kernel zse_activate = {count_pieces, run_piece};
+
+static int64_t count_told_pieces(const struct zse_operation *operation,
+                                 const struct zse_step *step, int num_threads) {
+    (void)num_threads;
+    return count_row_pieces(rows_of_operation(operation, step));
+}
+
+static void run_told_piece(const struct zse_operation *operation, const struct zse_step *step,
+                           int64_t piece, struct zse_worker *worker) {
+    (void)worker;
+    int64_t width = operation->width, stride = operation->matrix->rows;
+    struct row_range rows = rows_of_piece(rows_of_operation(operation, step), piece);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        const float *told = step->registers[ZSE_TOLD] + row * stride + operation->layer * width;
+        float *output = step->registers[operation->output] + row * width;
+        for (int64_t column = 0; column < width; column += VECTOR_LANES) {
+            int64_t left = width - column;
+            vfloat product = vload_some(output + column, left) * vload_some(told + column, left);
+            vstore_some(output + column, product, left);
+        }
+        if (operation->quantizes)
+            zse_quantize_columns(output, row, 0, width, operation->quantizes, &step->quantized);
+    }
+}
+
+const struct zse_kernel zse_tell = {count_told_pieces, run_told_piece};

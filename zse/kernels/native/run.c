@@ -30,6 +30,8 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_LATENT_STORE] = &zse_latent_store,
     [ZSE_OP_ABSORB] = &zse_absorb,
     [ZSE_OP_EXPAND] = &zse_expand,
+    [ZSE_OP_ADD_PARTS] = &zse_add_parts,
+    [ZSE_OP_TELL] = &zse_tell,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)

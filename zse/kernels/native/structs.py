@@ -247,6 +247,7 @@ class Register(IntEnum):
     QUERIES = 23
     WIDE_QUERIES = 24
     WIDE_MIXED = 25
+    TOLD = 26
 
 
 class Quantized(Structure):
@@ -291,6 +292,8 @@ class Kind(IntEnum):
     LATENT_STORE = 25
     ABSORB = 26
     EXPAND = 27
+    ADD_PARTS = 28
+    TELL = 29
 
 
 class Operation(Structure):

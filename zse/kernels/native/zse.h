@@ -204,6 +204,7 @@ enum zse_register {        /* float32 [rows, width] */
     ZSE_QUERIES,           /* [rows, heads * (key_dim + turning)], made of it */
     ZSE_WIDE_QUERIES,      /* [rows, heads * head_dim]: queries of what is kept of latent attention */
     ZSE_WIDE_MIXED,        /* [rows, heads * rank]: the sums of latents that it returns */
+    ZSE_TOLD,              /* what each layer is told of a token besides the stream, side by side */
     ZSE_NUM_REGISTERS
 };
 
@@ -245,6 +246,10 @@ enum zse_kind {
                               output = the queries' latent, normalized, if they have one */
     ZSE_OP_ABSORB,         /* output = the input's queries through their heads' keys, and rotated */
     ZSE_OP_EXPAND,         /* output = the input's sums of latents through their heads' values */
+    ZSE_OP_ADD_PARTS,      /* output += norm of each `width` columns of the input, a row of which is
+                              as long as `matrix` has rows */
+    ZSE_OP_TELL,           /* output *= the `width` columns of TOLD that are `layer`'s, and quantized
+                              if `quantizes`; a row of TOLD is as long as `matrix` has rows */
     ZSE_NUM_KINDS
 };
 
@@ -333,7 +338,8 @@ struct zse_kernel {
 extern const struct zse_kernel zse_rotary, zse_embed, zse_add_rows, zse_pool_rows, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
     zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule,
-    zse_latent_store, zse_absorb, zse_expand;
+    zse_latent_store, zse_absorb, zse_expand,
+    zse_add_parts, zse_tell;
 
 /* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
 void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,

@@ -51,6 +51,28 @@ static void run_add_piece(const struct zse_operation *operation, const struct zs
 
 const struct zse_kernel zse_add = {count_norm_pieces, run_add_piece};
 
+/* A row of the input is many short ones, each with its norm. */
+static void run_add_parts_piece(const struct zse_operation *operation,
+                                const struct zse_step *step, int64_t piece,
+                                struct zse_worker *worker) {
+    (void)worker;
+    int64_t columns = operation->matrix->rows, width = operation->width;
+    struct row_range rows = rows_of_piece(rows_of_operation(operation, step), piece);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        float *input = step->registers[operation->input] + row * columns;
+        float *output = step->registers[operation->output] + row * columns;
+        for (int64_t first = 0; first < columns; first += width)
+            normalize_row(input + first, width, operation->norm, 1.0f, input + first);
+        for (int64_t column = 0; column < columns; column += VECTOR_LANES) {
+            int64_t left = columns - column;
+            vfloat sum = vload_some(output + column, left) + vload_some(input + column, left);
+            vstore_some(output + column, sum, left);
+        }
+    }
+}
+
+const struct zse_kernel zse_add_parts = {count_norm_pieces, run_add_parts_piece};
+
 /* A row of logits is long enough for all threads. */
 static int64_t count_column_pieces(const struct zse_operation *operation,
                                    const struct zse_step *step, int num_threads) {

@@ -1,7 +1,7 @@
 """Gemma 4: wider heads where there is no window, and at the end keys of other layers.
 
 Where there is no window keys may be values too. Values are normed and scores are not scaled. The
-larger ones have experts beside a dense MLP.
+larger ones have experts beside a dense MLP, the smaller ones per-layer embeddings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from zse.models.families.gemma2 import NORM_NAMES
 from zse.models.families.gemma3 import OTHER_PARTS
 from zse.models.layered import dense_layer, layered_decoder
 from zse.models.parts import Heads, Norms, Piece, attention, linear, llama_mlp, vector, weight
-from zse.models.spec import ExpertsSpec, LinearSpec, MLPSpec, NormSpec
+from zse.models.spec import (
+    ExpertsSpec,
+    LayerInputSpec,
+    LayerInputsSpec,
+    LinearSpec,
+    MLPSpec,
+    NormSpec,
+)
 from zse.models.weights import Source
 from zse.records import record
 
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from zse.models.weights import Shard
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
-MODELS = "Gemma 4 12B, 26B-A4B and 31B"
+MODELS = "Gemma 4 E2B, E4B, 12B, 26B-A4B and 31B"
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
 
 
@@ -35,7 +42,6 @@ def read(config: ConfigJSON) -> ModelSpec:
     text = config.nested("text_config")
     text.expect("use_bidirectional_attention", None, "vision")
     text.expect("attention_bias", False)
-    text.expect("hidden_size_per_layer_input", 0, None)
     hidden = text.integer("hidden_size")
     norms = Norms(epsilon=text.number("rms_norm_eps", 1e-6))
     layers = _Layers(
@@ -51,6 +57,7 @@ def read(config: ConfigJSON) -> ModelSpec:
         keys_are_values=text.flag("attention_k_eq_v"),
         experts=_mixture(text, norms, hidden) if text.flag("enable_moe_block") else None,
         ropes=_ropes(text),
+        told=_told(text),
     )
     if not 0 <= layers.num_shared < len(layers.kinds):
         raise UnsupportedModelError(
@@ -62,7 +69,7 @@ def read(config: ConfigJSON) -> ModelSpec:
         for index in range(layers.first_shared, len(layers.kinds))
         for name in ("k_proj", "v_proj", "k_norm", "v_norm")
     ]
-    return layered_decoder(
+    spec = layered_decoder(
         text,
         norms,
         layers.layer,
@@ -70,6 +77,50 @@ def read(config: ConfigJSON) -> ModelSpec:
         embedding_scale=hidden**0.5,
         logit_softcap=text.bound("final_logit_softcapping"),
         left_out=(*OTHER_PARTS, *left_out),
+    )
+    if not layers.told:
+        return spec
+    inputs = _layer_inputs(text, norms, layers.told)
+    return replace(spec, embedding=replace(spec.embedding, layer_inputs=inputs))
+
+
+def _told(text: ConfigJSON) -> int:
+    """Return the columns that each layer is told of a token besides the stream; 0 for none.
+
+    Raises:
+        UnsupportedModelError: There are fewer than none, or other tokens than those of the text.
+    """
+    width = text.integer("hidden_size_per_layer_input", 0)
+    if width < 0:
+        raise UnsupportedModelError(
+            f"hidden_size_per_layer_input is {width}; expected a number above 0, or 0 for none"
+        )
+    if width:
+        text.expect("vocab_size_per_layer_input", text.integer("vocab_size"))
+    return width
+
+
+def _layer_inputs(text: ConfigJSON, norms: Norms, width: int) -> LayerInputsSpec:
+    """Return the per-layer embeddings.
+
+    The sum of the two parts is divided by the root of two, which both bring along. The projection
+    is divided by the root of the hidden size before its norm; that only shrinks the epsilon.
+    """
+    hidden, columns = text.integer("hidden_size"), text.num_layers() * width
+    table = Source(
+        name="model.embed_tokens_per_layer.weight", shape=(text.integer("vocab_size"), columns)
+    )
+    projection = Piece(name="model.per_layer_model_projection", rows=columns)
+    of_norm = Source(name="model.per_layer_projection_norm.weight", shape=(width,))
+    return LayerInputsSpec(
+        width=width,
+        table=weight("layer_inputs.table.weight", "embed", [table]),
+        scale=(width / 2) ** 0.5,
+        projection=linear("layer_inputs.projection", [projection], hidden),
+        norm=NormSpec(
+            weight=weight("layer_inputs.norm.weight", "norm", [of_norm], factor=0.5**0.5),
+            epsilon=norms.epsilon * hidden,
+        ),
     )
 
 
@@ -92,6 +143,8 @@ class _Layers:
     """Where there is no window."""
     experts: _Mixture | None
     ropes: dict[str, RoPESpec]
+    told: int
+    """Columns of a layer's own input; 0 for none."""
 
     @property
     def first_shared(self) -> int:
@@ -115,7 +168,9 @@ class _Layers:
             ),
         )
         scaled = replace(
-            layer, stream_scale=vector(f"{ours}.scale", f"{theirs}.layer_scalar", 1, "state")
+            layer,
+            own_input=self._own_input(ours, theirs) if self.told else None,
+            stream_scale=vector(f"{ours}.scale", f"{theirs}.layer_scalar", 1, "state"),
         )
         if self.experts is None:
             return scaled
@@ -125,6 +180,17 @@ class _Layers:
                 f"{ours}.dense_post_norm", f"{theirs}.post_feedforward_layernorm_1", self.hidden
             ),
             experts=self.experts.spec(ours, theirs, self.activation),
+        )
+
+    def _own_input(self, ours: str, theirs: str) -> LayerInputSpec:
+        gate = Piece(name=f"{theirs}.per_layer_input_gate", rows=self.told)
+        projection = Piece(name=f"{theirs}.per_layer_projection", rows=self.hidden)
+        after = f"{theirs}.post_per_layer_input_norm"
+        return LayerInputSpec(
+            activation=self.activation,
+            gate=linear(f"{ours}.input.gate", [gate], self.hidden),
+            projection=linear(f"{ours}.input.projection", [projection], self.told, shard="columns"),
+            post_norm=self.norms.norm(f"{ours}.input.post_norm", after, self.hidden),
         )
 
     def _attention(self, index: int, ours: str, theirs: str, *, is_shared: bool) -> AttentionSpec:
