@@ -34,7 +34,7 @@ from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.experts.plan import PairPlan
 from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.gate_up import variants as gate_up_forms
-from zse.kernels.gate_up.launch import activate
+from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.layout import (
     FAMILY_HEAD_DIMS,
     HEAD_DIMS,
@@ -96,6 +96,9 @@ def test_every_activation_is_one_that_a_product_asks_for() -> None:
         product_16 = Plain(rows=rows, columns=256 * (1 + gated), values=0)
         target = output(256, quantized=False, rows=rows)
         activate(launcher, product_16, target, gated=gated, bias_address=bias)
+    for quantized in EITHER:
+        target = output(256, quantized=quantized)
+        activate_times(launcher, sums(256), 16, 512, target, activation="gelu_tanh")
     assert launcher.keys == packed(of=gate_up_forms.VARIANTS)
 
 

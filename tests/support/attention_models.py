@@ -58,6 +58,12 @@ def beside() -> ModelSpec:
     return model([one, layer(1, narrow)])
 
 
+def told() -> ModelSpec:
+    """As Gemma 4 with per-layer embeddings."""
+    common = {**POST_NORMS, "stream_scale": True, "told": 128}
+    return model([layer(index, narrow, **common) for index in range(2)])
+
+
 def bare() -> ModelSpec:
     """As OLMo 2: one norm for all heads, none of what layers read; and no positions."""
     own = partial(narrow, norms={"q_norm": 128, "k_norm": 64}, rope=None)

@@ -47,6 +47,7 @@ def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
     residual = ops.embed(step, ops.ends.embedding, spec.embedding.scale)
     told, inputs = None, spec.embedding.layer_inputs
     if inputs is not None:
+        assert ops.ends.layer_inputs is not None
         told = ops.layer_inputs(step, residual, ops.ends.layer_inputs, inputs)
     for layer in spec.layers:
         with ops.layer(layer) as weights:

@@ -298,7 +298,7 @@ class LayerInputsSpec:
 
     width: int
     table: WeightSpec
-    """[vocab, layers * width]."""
+    """[tokens, layers * width], as many tokens as there are, at least."""
     scale: float
     """Multiplies its rows."""
     projection: LinearSpec

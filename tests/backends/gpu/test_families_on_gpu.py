@@ -44,7 +44,13 @@ _STATES = {
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 128},
-    "gemma4": {"head_dim": 256, "global_head_dim": 512, "moe_intermediate_size": 128},
+    "gemma4": {
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "moe_intermediate_size": 128,
+        "hidden_size_per_layer_input": 128,
+        "vocab_size_per_layer_input": 1000,
+    },
     "glm4_moe": {"moe_intermediate_size": 128},
     "mixtral": {"intermediate_size": 256},
     "qwen2_moe": _EXPERTS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from any_layers import write_model
-from attention_models import bare, beside, capped, gates, mixed, sinks
+from attention_models import bare, beside, capped, gates, mixed, sinks, told
 from interpreted_runner import open_runner
 from logits import as_tensor
 
@@ -29,6 +29,7 @@ TOKENS = [5, 17, 70, 33, 9, 200]
         (mixed, "bf16"),
         (bare, "bf16"),
         (beside, "bf16"),
+        (told, "bf16"),
     ],
 )
 def test_a_prompt_and_a_token_after_it_have_the_logits_of_torch(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from any_layers import write_model
-from attention_models import bare, beside, capped, gates, mixed, sinks
+from attention_models import bare, beside, capped, gates, mixed, sinks, told
 from logits import as_tensor
 
 from zse.models.runner import ModelRunner, load_runner
@@ -52,7 +52,7 @@ def open_pair(tmp_path: Path) -> Iterator[Callable[..., tuple[ModelRunner, Model
 
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
-@pytest.mark.parametrize("make", [sinks, gates, capped, mixed, bare, beside])
+@pytest.mark.parametrize("make", [sinks, gates, capped, mixed, bare, beside, told])
 def test_logits_are_those_of_torch(make: Any, kv_dtype: str, open_pair: Any) -> None:
     gpu, reference = open_pair(make, kv_dtype)
     for length, chunk in ((300, 512), (300, 70), (40, 1)):

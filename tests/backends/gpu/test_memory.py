@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from attention_models import beside, mixed
+from attention_models import beside, mixed, told
 from gpu_facts import H200
 
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
@@ -53,6 +53,20 @@ def budget(free_gib: float, allowed_gib: float = 0) -> MemoryBudget:
     return MemoryBudget(
         free=int(free_gib * GIB), allowed=int(allowed_gib * GIB), weights=5 * GIB, scratch=GIB // 4
     )
+
+
+def linears_of(spec):
+    return {
+        weight.name: LinearWeight(
+            scheme="int8", rows=weight.shape[0], columns=weight.shape[1], weights=0
+        )
+        for weight in spec.weights()
+        if len(weight.shape) == 2
+    }
+
+
+def prefill_of(rows):
+    return InputShape(decode_rows=0, prefill_rows=rows, sequences=1, table_stride=1, wanted=1)
 
 
 def test_a_block_of_32_tokens_takes_what_its_keys_and_values_take():
@@ -127,21 +141,23 @@ def test_an_estimate_counts_the_heads_and_the_angles_of_each_layer():
 
 @pytest.mark.parametrize("rows", [1, 40, 300])
 def test_what_experts_add_has_room_behind_what_the_mlp_beside_them_adds(rows):
-    spec = beside()
-    linears = {
-        weight.name: LinearWeight(
-            scheme="int8", rows=weight.shape[0], columns=weight.shape[1], weights=0
-        )
-        for weight in spec.weights()
-        if len(weight.shape) == 2
-    }
+    spec, linears = beside(), linears_of(beside())
     plans = StepPlans(spec, linears, H200, options())
-    shape = InputShape(decode_rows=0, prefill_rows=rows, sequences=1, table_stride=1, wanted=1)
+    shape = prefill_of(rows)
     down = linears[spec.layers[0].mlp.down.weight.name]
     dense = rows * down.rows * 4
     if rows <= BATCH_ROWS:
         dense = plans.plan(down, rows, quantized=False).output_bytes
     assert plans.scratch(shape).beside >= max(dense, 2 * rows * spec.hidden_size * 4)
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+def test_what_layers_are_told_has_room_beside_the_products_that_it_is_made_of(rows):
+    plans = StepPlans(told(), linears_of(told()), H200, options())
+    found, columns = plans.scratch(prefill_of(rows)), 2 * 128
+    assert found.told == rows * columns * 4
+    assert found.sums >= rows * columns * 4
+    assert found.activations >= rows * columns * 2
 
 
 def test_a_layer_with_a_window_is_split_into_what_it_sees():

@@ -43,6 +43,15 @@ GEMMA_4_MIXTURE = {
     "top_k_experts": 8,
     "moe_intermediate_size": 704,
 }
+GEMMA_4_SMALL = {
+    "hidden_size": 1536,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 35,
+    "num_key_value_heads": 1,
+    "num_kv_shared_layers": 20,
+    "use_double_wide_mlp": True,
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+}
 SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("gemma2", "Gemma2ForCausalLM", {}),
     ("gemma2", "Gemma2ForCausalLM", {"head_dim": 128, "query_pre_attn_scalar": 144}),
@@ -51,6 +60,7 @@ SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("gemma4_text", "Gemma4ForCausalLM", GEMMA_4),
     ("gemma4_text", "Gemma4ForCausalLM", {**GEMMA_4, "num_kv_shared_layers": 6}),
     ("gemma4_text", "Gemma4ForCausalLM", GEMMA_4_MIXTURE),
+    ("gemma4_text", "Gemma4ForCausalLM", GEMMA_4_SMALL),
     ("gpt_oss", "GptOssForCausalLM", {}),
     ("qwen3_next", "Qwen3NextForCausalLM", {}),
     ("qwen3_5_text", "Qwen3_5ForCausalLM", {}),
@@ -128,5 +138,8 @@ def test_dense_families_are_computed(family: str) -> None:
     check_supported(spec_of(family, names[family], {}))
 
 
-def test_experts_beside_a_dense_mlp_are_computed() -> None:
-    check_supported(spec_of("gemma4_text", "Gemma4ForCausalLM", GEMMA_4_MIXTURE))
+@pytest.mark.parametrize("changes", [GEMMA_4_MIXTURE, GEMMA_4_SMALL])
+def test_gemma_4_with_experts_and_with_per_layer_embeddings_is_computed(
+    changes: dict[str, Any],
+) -> None:
+    check_supported(spec_of("gemma4_text", "Gemma4ForCausalLM", changes))

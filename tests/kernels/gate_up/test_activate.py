@@ -10,7 +10,7 @@ from interpreted import InterpretedLauncher
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.gate_up import launch as gate_up_launch
-from zse.kernels.gate_up.launch import activate
+from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.gate_up.reference import TOLERANCE, activated_product
 from zse.kernels.layout import ACTIVATIONS, Partials, Plain, Quantized
 from zse.kernels.norm.reference import dequantize
@@ -140,3 +140,33 @@ def test_an_unknown_activation_is_refused() -> None:
     source = Plain(rows=1, columns=32, values=0)
     with pytest.raises(UnsupportedModelError, match="relu"):
         activate(InterpretedLauncher(), source, buffer, activation="relu")
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_what_is_activated_may_be_multiplied_by_columns_of_longer_rows(quantized: bool) -> None:
+    torch.manual_seed(9)
+    parts, factors = torch.randn(3, ROWS, 256), torch.randn(ROWS, 3 * 256)
+    plain = torch.zeros(ROWS, 256, dtype=torch.bfloat16)
+    codes = torch.zeros(ROWS, 256, dtype=torch.int8)
+    scales, sums = torch.zeros(ROWS, 2), torch.zeros(ROWS, 2)
+    output: Plain | Quantized = Plain(rows=ROWS, columns=256, values=plain.data_ptr())
+    if quantized:
+        output = Quantized(
+            rows=ROWS, columns=256, codes=codes.data_ptr(), scales=scales.data_ptr(),
+            sums=sums.data_ptr(),
+        )  # fmt: skip
+    products = inputs_of(parts)
+    assert isinstance(products, Partials)
+    activate_times(
+        InterpretedLauncher(), products, factors[0, 512:].data_ptr(), 768, output,
+        activation="gelu_tanh",
+    )  # fmt: skip
+    expected = activated_product(parts.sum(0), "gelu_tanh", gated=False) * factors[:, 512:]
+    check(dequantize(codes, scales) if quantized else plain, expected)
+
+
+def test_factors_of_other_columns_are_refused() -> None:
+    output = Plain(rows=ROWS, columns=128, values=0)
+    products = Partials(rows=ROWS, columns=256, splits=1, values=0)
+    with pytest.raises(UnsupportedModelError, match="256 columns into 128"):
+        activate_times(InterpretedLauncher(), products, 0, 512, output, activation="gelu")

@@ -66,6 +66,15 @@ class Residual:
 
 
 @record
+class Told:
+    """What layers are told of each row besides the stream, float32 [rows, columns]."""
+
+    address: int
+    columns: int
+    """Of all layers together."""
+
+
+@record
 class Projected:
     """Queries, keys and values before their bias, norm and rotation."""
 

@@ -6,7 +6,7 @@ import struct
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from zse.backends.binding import bind_layer
+from zse.backends.binding import bind_layer, bind_layer_inputs
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
@@ -77,10 +77,14 @@ class DeviceModel:
         self.layers = [nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
         assert spec.head.weight is not None
         assert spec.head.norm is not None
+        inputs = spec.embedding.layer_inputs
         self.ends = EndWeights(
             embedding=weights.embedding(spec.embedding.weight),
             final_norm=weights.norm(spec.head.norm),
             head=weights.matrix(spec.head.weight),
+            layer_inputs=None
+            if inputs is None
+            else bind_layer_inputs(inputs, weights.embedding(inputs.table), weights),
         )
         self._rotary = {
             rope: gpu.allocate(self.plans.rotary_table_bytes(rope)) for rope in ropes_of(spec)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.delta import mix_states
 from zse.backends.gpu.experts import ExpertOperations
-from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step
+from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
 from zse.backends.gpu.plans import BATCH_ROWS
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.delta.variants import output_can_be_quantized
 from zse.kernels.embed.launch import embed
-from zse.kernels.gate_up.launch import activate
+from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.lm_head_sample.launch import cap_logits, sample
-from zse.kernels.norm.launch import PostNorm, heads_norm
+from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
 if TYPE_CHECKING:
@@ -24,12 +24,20 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
-    from zse.backends.operations import LayerWeights
+    from zse.backends.operations import LayerInputsWeights, LayerInputWeights, LayerWeights
     from zse.kernels.embed.launch import EmbedTable
     from zse.kernels.layout import HeadShape
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
-    from zse.models.spec import AttentionSpec, HeadSpec, LayerSpec, LinearAttentionSpec, MLPSpec
+    from zse.models.spec import (
+        AttentionSpec,
+        HeadSpec,
+        LayerInputSpec,
+        LayerInputsSpec,
+        LayerSpec,
+        LinearAttentionSpec,
+        MLPSpec,
+    )
 
 
 class GPUOperations(ExpertOperations):
@@ -46,18 +54,39 @@ class GPUOperations(ExpertOperations):
 
     def embed(self, step: Step, embedding: EmbedTable, scale: float) -> Residual:
         """Write the residual stream, float32 [rows, hidden]."""
-        embed(
-            step.launcher,
-            embedding,
-            tokens_address=step.inputs.tokens,
-            slots_address=step.inputs.slots,
-            last_tokens_address=self._results.last_tokens,
-            rows=step.shape.rows,
-            hidden=self._hidden,
-            residual_address=step.scratch.residual,
-            scale=scale,
-        )
+        self._gather(step, embedding, self._hidden, step.scratch.residual, scale)
         return Residual(address=step.scratch.residual)
+
+    def layer_inputs(
+        self,
+        step: Step,
+        residual: Residual,
+        weights: LayerInputsWeights,
+        inputs: LayerInputsSpec,
+    ) -> Told:
+        """Write the tokens' rows, then add the projection, a layer's columns as a row each."""
+        weight, told = weights.projection.weight, step.scratch.told
+        sums = self._multiply(step, weight, self._normalized(step, residual, None, weight))
+        self._gather(step, weights.table, weight.rows, told, inputs.scale)
+        layers, rows = weight.rows // inputs.width, step.shape.rows
+        residual_norm(
+            step.launcher,
+            told,
+            rows * layers,
+            inputs.width,
+            None,
+            0.0,
+            step.scratch.plain(rows * layers, inputs.width),  # which nobody reads
+            added=Partials(
+                rows=rows * layers,
+                columns=inputs.width,
+                splits=sums.splits,
+                values=sums.values,
+                whole_rows=sums.split_rows * layers,
+            ),
+            post=PostNorm(address=weights.norm.weight, epsilon=weights.norm.epsilon),
+        )
+        return Told(address=told, columns=weight.rows)
 
     def norm_linear(
         self, step: Step, residual: Residual, norm: BoundNorm | None, linear: BoundLinear
@@ -190,6 +219,35 @@ class GPUOperations(ExpertOperations):
             post=post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon),
         )
 
+    def gate_input(
+        self,
+        step: Step,
+        residual: Residual,
+        told: Told,
+        weights: LayerInputWeights,
+        own: LayerInputSpec,
+        layer: int,
+    ) -> Deferred:
+        """Return activation(residual @ gate^T) * told, to be computed for a known reader."""
+        weight, bias = weights.gate
+        assert not bias
+        # In the stream itself a few numbers are so large that 8 bits would lose the others.
+        inputs = step.scratch.plain(step.shape.rows, weight.columns)
+        self._norm(step, residual, None, inputs)
+        gate, width = self._multiply(step, weight, inputs), weight.rows
+
+        def make(output: Activation) -> None:
+            activate_times(
+                step.launcher,
+                gate,
+                told.address + layer * width * 4,
+                told.columns,
+                output,
+                activation=own.activation,
+            )
+
+        return Deferred(columns=width, can_quantize=width % ACTIVATION_GROUP == 0, write=make)
+
     def scale_stream(self, _step: Step, residual: Residual, factor: int) -> Residual:
         """Leave the factor for the next norm, which applies it after what is pending."""
         residual.post = replace(residual.post or PostNorm(), stream_scale_address=factor)
@@ -266,6 +324,22 @@ class GPUOperations(ExpertOperations):
         )
 
     # --- pieces --------------------------------------------------------------------------------
+
+    def _gather(
+        self, step: Step, table: EmbedTable, columns: int, address: int, scale: float
+    ) -> None:
+        """Write the rows of a table that the step's tokens name, float32 [rows, columns]."""
+        embed(
+            step.launcher,
+            table,
+            tokens_address=step.inputs.tokens,
+            slots_address=step.inputs.slots,
+            last_tokens_address=self._results.last_tokens,
+            rows=step.shape.rows,
+            hidden=columns,
+            residual_address=address,
+            scale=scale,
+        )
 
     def _norm_all_heads(
         self, step: Step, qkv: Projected, norms: tuple[BoundNorm, BoundNorm], shape: HeadShape

@@ -164,7 +164,7 @@ class StepPlans:
 
     def _scratch(self, shape: InputShape) -> ScratchSizes:
         rows, wanted = shape.rows, shape.wanted
-        columns = {weight.columns for weight in self._linears.values()}
+        columns = {weight.columns for weight in self._linears.values()} | {self._told_columns}
         model = self._spec
         widened = max(rows, wanted) > BATCH_ROWS
         deltas = self.deltas.values()
@@ -182,6 +182,7 @@ class StepPlans:
                     *(self._expert_sums_bytes(each, shape) for each in self._mixtures),
                 ]
             ),
+            told=rows * self._told_columns * 4,
             query=shape.prefill_rows * self._query_columns * 2,
             attention=self._attention_bytes(shape.decode_rows),
             gates=self._gates_bytes(rows),
@@ -195,6 +196,12 @@ class StepPlans:
             masks=wanted * mask_bytes(model.vocab_size),
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
         )
+
+    @property
+    def _told_columns(self) -> int:
+        """Columns of what all layers are told of a row."""
+        inputs = self._spec.embedding.layer_inputs
+        return 0 if inputs is None else inputs.table.shape[1]
 
     @property
     def _query_columns(self) -> int:
@@ -228,7 +235,7 @@ class StepPlans:
             # a mixer of tokens reads.
             columns = [kind.shape.qkv_columns for kind in self._kinds]
             columns += [shape.input_columns for shape in self.deltas.values()]
-            narrow = max(self._spec.hidden_size, *columns)
+            narrow = max(self._spec.hidden_size, self._told_columns, *columns)
             return rows * max(weight.rows * 2, narrow * 4)
         forms = [False]
         if self.reads_quantized(shape) and supports_quantized(weight):
@@ -258,10 +265,12 @@ class StepPlans:
 
     def _distinct_linears(self) -> list[LinearWeight]:
         """Return one matrix of each form, but the head's and experts', which are counted apart."""
+        inputs = self._spec.embedding.layer_inputs
+        before = "" if inputs is None else inputs.projection.weight.name
         seen = {
             _form(weight): weight
             for name, weight in self._linears.items()
-            if name.startswith("layers.") and name not in self._stacks
+            if name == before or (name.startswith("layers.") and name not in self._stacks)
         }
         return list(seen.values())
 

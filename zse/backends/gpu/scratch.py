@@ -30,6 +30,8 @@ class ScratchSizes:
     """16-bit activations, or int8 ones with their scales and sums."""
     sums: int
     """What matrices write: split sums, or the wide result of gate and up in 16 bits."""
+    told: int
+    """What every layer is told of each row, float32."""
     query: int
     """Rotated queries of prefill rows."""
     attention: int
@@ -69,6 +71,7 @@ class Scratch:
         self.residual = address + offsets["residual"]
         self.activations = address + offsets["activations"]
         self.sums = address + offsets["sums"]
+        self.told = address + offsets["told"]
         self.query = address + offsets["query"]
         self.attention = address + offsets["attention"]
         self.gates = address + offsets["gates"]

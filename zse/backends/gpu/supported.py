@@ -14,7 +14,14 @@ from zse.kernels.route.rules import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from zse.models.spec import AttentionSpec, ExpertsSpec, LayerSpec, ModelSpec, NormSpec
+    from zse.models.spec import (
+        AttentionSpec,
+        ExpertsSpec,
+        LayerInputsSpec,
+        LayerSpec,
+        ModelSpec,
+        NormSpec,
+    )
 
 
 def check_supported(spec: ModelSpec) -> None:
@@ -32,7 +39,7 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     if spec.head.classifier is not None:
         yield "the head", "a classifier of texts"
     if spec.embedding.layer_inputs is not None:
-        yield "the embedding", "a part for each layer"
+        yield from _input_obstacles(spec.embedding.layer_inputs)
     for layer in spec.layers:
         where = f"layer {layer.index}"
         if layer.experts is not None:
@@ -57,11 +64,20 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "the head", "vectors in place of logits"
 
 
+def _input_obstacles(inputs: LayerInputsSpec) -> Iterator[tuple[str, str]]:
+    if inputs.width % 16:
+        yield "the embedding", f"{inputs.width} columns for each layer, no multiple of 16"
+    if inputs.norm.kind != "rms" or inputs.projection.bias is not None:
+        yield "the embedding", "a LayerNorm or a bias in its part for each layer"
+
+
 def _norms_of_added(layer: LayerSpec) -> Iterator[NormSpec | None]:
     """Return the norms of what a layer adds to the stream."""
     yield from (layer.mixer_post_norm, layer.mlp_post_norm, layer.dense_post_norm)
     if layer.experts is not None:
         yield layer.experts.post_norm
+    if layer.own_input is not None:
+        yield layer.own_input.post_norm
 
 
 def _expert_obstacles(where: str, experts: ExpertsSpec) -> Iterator[tuple[str, str]]:

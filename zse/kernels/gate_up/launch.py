@@ -1,11 +1,17 @@
-"""How to launch ``silu_mul`` and ``activate``. Neither torch nor triton is needed here."""
+"""How to launch the kernels of ``gate_up``. Neither torch nor triton is needed here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.gate_up.variants import FEW_GROUPS, MANY_GROUPS, activate_variant, silu_mul_variant
+from zse.kernels.gate_up.variants import (
+    FEW_GROUPS,
+    MANY_GROUPS,
+    activate_times_variant,
+    activate_variant,
+    silu_mul_variant,
+)
 from zse.kernels.layout import (
     ACTIVATION_GROUP,
     ACTIVATIONS,
@@ -70,4 +76,48 @@ def activate(
     kind, bound = ACTIVATIONS.index(activation), NO_LIMIT if limit is None else limit
     launcher.launch(
         form, grid, inputs.values, bias_address, *targets, int(bias_address != 0), kind, bound
+    )
+
+
+def activate_times(
+    launcher: Launcher,
+    inputs: Partials,
+    factors_address: int,
+    factor_columns: int,
+    output: Activation,
+    *,
+    activation: str,
+) -> None:
+    """Store activation(inputs) * factors.
+
+    Args:
+        inputs: Summands, [rows, width].
+        factors_address: float32, the factors of the first row; 16-byte aligned.
+        factor_columns: Numbers from a row of factors to the next; a multiple of 16.
+        output: [rows, width]; width a multiple of 16, and of 128 for quantized output.
+        activation: One of ``layout.ACTIVATIONS`` but ``swiglu_oai``.
+
+    Raises:
+        UnsupportedModelError: The activation or a width is none that the kernel takes.
+    """
+    width, known = output.columns, ACTIVATIONS[:-1]
+    if activation not in known or width % 16 or factor_columns % 16 or inputs.columns != width:
+        raise UnsupportedModelError(
+            f"activation {activation!r} of {inputs.columns} columns into {width}, by rows of "
+            f"{factor_columns} factors; expected one of {', '.join(known)}, and as many columns, "
+            "in multiples of 16"
+        )
+    scales, sums, outputs = activation_addresses(output)
+    launcher.launch(
+        activate_times_variant(quantized=isinstance(output, Quantized)),
+        (inputs.rows, -(-width // ACTIVATION_GROUP), 1),
+        inputs.values,
+        factors_address,
+        outputs,
+        scales,
+        sums,
+        width,
+        *summands(inputs),
+        factor_columns,
+        ACTIVATIONS.index(activation),
     )

@@ -1,4 +1,4 @@
-"""The compiled forms of ``silu_mul`` and ``activate``."""
+"""The compiled forms of ``silu_mul``, ``activate`` and ``activate_times``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ ACTIVATE = Kernel(
         number("limit", "fp32"),
     ),
 )
+ACTIVATE_TIMES = Kernel(
+    name="gate_up.activate_times",
+    module=MODULE,
+    function="activate_times",
+    arguments=(
+        pointer("inputs", "fp32"),
+        pointer("factors", "fp32"),
+        *_OUTPUTS,
+        *_SIZES,
+        number("factor_columns", aligned=True),
+        number("activation"),
+    ),
+)
 FEW_GROUPS, MANY_GROUPS = 1, 8
 """Groups of 128 columns a program: one where programs are few, eight where there are plenty."""
 
@@ -44,6 +57,12 @@ def activate_variant(groups: int, *, element: str, quantized: bool, gated: bool)
     return variant(ACTIVATE, num_warps=_warps(groups), types=types, GATED=gated, GROUPS=groups)
 
 
+def activate_times_variant(*, quantized: bool) -> Variant:
+    """Return the form that multiplies by factors that are there already; rows are short."""
+    types = _types("fp32", quantized=quantized)
+    return variant(ACTIVATE_TIMES, num_warps=_warps(FEW_GROUPS), types=types, GROUPS=FEW_GROUPS)
+
+
 def _types(element: str, *, quantized: bool) -> dict[str, str]:
     types = {} if element == "fp32" else {"inputs": f"*{element}"}
     return types if quantized else types | {"outputs": "*bf16"}
@@ -55,13 +74,16 @@ def _warps(groups: int) -> int:
 
 _IN_AND_OUT = (("fp32", True), ("fp32", False), ("bf16", False))
 """Products in 16 bits are those of many rows, whose activations have 16 bits too."""
-VARIANTS: tuple[Variant, ...] = tuple(
-    form
-    for groups in (FEW_GROUPS, MANY_GROUPS)
-    for element, quantized in _IN_AND_OUT
-    for form in (
-        silu_mul_variant(groups, element=element, quantized=quantized),
-        activate_variant(groups, element=element, quantized=quantized, gated=True),
-        activate_variant(groups, element=element, quantized=quantized, gated=False),
-    )
+VARIANTS: tuple[Variant, ...] = (
+    *(
+        form
+        for groups in (FEW_GROUPS, MANY_GROUPS)
+        for element, quantized in _IN_AND_OUT
+        for form in (
+            silu_mul_variant(groups, element=element, quantized=quantized),
+            activate_variant(groups, element=element, quantized=quantized, gated=True),
+            activate_variant(groups, element=element, quantized=quantized, gated=False),
+        )
+    ),
+    *(activate_times_variant(quantized=quantized) for quantized in (True, False)),
 )

@@ -85,18 +85,12 @@ def read(config: ConfigJSON) -> ModelSpec:
 
 
 def _told(text: ConfigJSON) -> int:
-    """Return the columns that each layer is told of a token besides the stream; 0 for none.
-
-    Raises:
-        UnsupportedModelError: There are fewer than none, or other tokens than those of the text.
-    """
+    """Return the columns that each layer is told of a token besides the stream; 0 for none."""
     width = text.integer("hidden_size_per_layer_input", 0)
     if width < 0:
         raise UnsupportedModelError(
             f"hidden_size_per_layer_input is {width}; expected a number above 0, or 0 for none"
         )
-    if width:
-        text.expect("vocab_size_per_layer_input", text.integer("vocab_size"))
     return width
 
 
@@ -107,9 +101,12 @@ def _layer_inputs(text: ConfigJSON, norms: Norms, width: int) -> LayerInputsSpec
     is divided by the root of the hidden size before its norm; that only shrinks the epsilon.
     """
     hidden, columns = text.integer("hidden_size"), text.num_layers() * width
-    table = Source(
-        name="model.embed_tokens_per_layer.weight", shape=(text.integer("vocab_size"), columns)
-    )
+    tokens, known = text.integer("vocab_size_per_layer_input", 262144), text.integer("vocab_size")
+    if tokens < known:
+        raise UnsupportedModelError(
+            f"vocab_size_per_layer_input is {tokens}; expected {known}, one for each token, or more"
+        )
+    table = Source(name="model.embed_tokens_per_layer.weight", shape=(tokens, columns))
     projection = Piece(name="model.per_layer_model_projection", rows=columns)
     of_norm = Source(name="model.per_layer_projection_norm.weight", shape=(width,))
     return LayerInputsSpec(

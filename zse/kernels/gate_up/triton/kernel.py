@@ -107,3 +107,35 @@ def activate(
     """Store any activation with a bias, gated or not; see ``activate_groups``."""
     activate_groups(inputs, bias, outputs, scales, sums, width, rows, splits, has_bias, activation,
                     limit, GATED, True, GROUPS, PDL)  # fmt: skip
+
+
+@triton.jit
+def activate_times(
+    inputs, factors, outputs, scales, sums, width, rows, splits, factor_columns, activation,
+    GROUPS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Store activation(inputs) * factors of some groups of one row. Program: (row, groups).
+
+    Operands:
+        inputs: float32 [splits, rows, width].
+        factors: float32, ``factor_columns`` numbers from one row to the next.
+    """
+    wait_for_inputs(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    groups = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    inside = columns < width
+    stride = rows.to(tl.int64) * width
+    values = sum_partials(inputs + row * width, columns, inside, splits, stride)
+    times = tl.load(factors + row * factor_columns + columns, mask=inside, other=0.0)
+    row_groups = tl.cdiv(width, GROUP)
+    store_activations(
+        activated(values, activation) * times,
+        outputs + row * width,
+        scales + row * row_groups,
+        sums + row * row_groups,
+        columns,
+        groups,
+        inside,
+        groups < row_groups,
+    )
