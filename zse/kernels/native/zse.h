@@ -338,8 +338,7 @@ struct zse_kernel {
 extern const struct zse_kernel zse_rotary, zse_embed, zse_add_rows, zse_pool_rows, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
     zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule,
-    zse_latent_store, zse_absorb, zse_expand,
-    zse_add_parts, zse_tell;
+    zse_latent_store, zse_absorb, zse_expand, zse_add_parts, zse_tell;
 
 /* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
 void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,
