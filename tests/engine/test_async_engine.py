@@ -4,10 +4,12 @@ import asyncio
 import threading
 from contextlib import aclosing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from zse.engine.async_engine import AsyncEngine
+from zse.engine.encoder_core import EncoderCore
 from zse.engine.inbox import UnreadBounds
 from zse.engine.request import SamplingParams
 from zse.errors import (
@@ -17,6 +19,7 @@ from zse.errors import (
     ShuttingDownError,
     UnreadOutputError,
 )
+from zse.options import load_options
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -371,6 +374,16 @@ def test_a_tenants_crowd_does_not_hold_up_another_tenants_request(engine, make_e
         return order.index("other")
 
     assert asyncio.run(main()) <= 2
+
+
+def test_an_engine_of_an_encoder_that_is_asked_nothing_rests_too(letters, monkeypatch):
+    monkeypatch.setattr("zse.engine.async_engine._BUSY_SECONDS", 0.01)
+    rested = threading.Event()
+    runner = SimpleNamespace(rest=lambda free_blocks: rested.set(), close=lambda: None)
+    async_engine = AsyncEngine(EncoderCore(runner, load_options()), letters)
+    assert rested.wait(30)
+    assert async_engine.is_healthy
+    async_engine.close()
 
 
 def test_an_engine_that_is_asked_nothing_for_a_while_gives_back_what_nobody_may_ask_for_again(

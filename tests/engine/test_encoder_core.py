@@ -38,6 +38,9 @@ class CountingRunner:
         self.told.append((pooling, second_from))
         return [[float(len(text))] for text in texts]
 
+    def rest(self, free_blocks: Sequence[int]) -> None:
+        self.rested_with = free_blocks
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -61,6 +64,16 @@ def finish(core: EncoderCore) -> dict[str, float]:
             assert event.report.vector is not None
             found[event.request_id] = event.report.vector[0]
     return found
+
+
+def test_an_engine_of_an_encoder_rests_and_goes_on() -> None:
+    core, runner = make_core()
+    add(core, "before", 3)
+    assert finish(core) == {"before": 3}
+    core.rest()
+    assert runner.rested_with == ()
+    add(core, "after", 4)
+    assert finish(core) == {"after": 4}
 
 
 def test_as_many_texts_as_the_budget_holds_are_computed_together_and_one_at_least() -> None:

@@ -213,6 +213,10 @@ class EncoderCore:
         """
         raise UnsupportedModelError("this model is an encoder, which has no logits")
 
+    def rest(self) -> None:
+        """Give back memory that no step needs; texts leave no blocks behind."""
+        self.runner.rest(())
+
     def close(self) -> None:
         for request_id in list(self._waiting):
             self.abort(request_id)
