@@ -188,7 +188,7 @@ def convert_source(
             for group in checkpoint.plan
         ]
         sections = collect_sections(checkpoint, texts)
-        warnings = check_texts(dict(sections), checkpoint.spec.vocab_size, texts)
+        warnings = check_texts(dict(sections), checkpoint.spec, texts)
         not_as_asked = options.count_int8_instead(checkpoint.plan)
         with ZSEWriter(
             target,

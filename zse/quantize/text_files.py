@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
+    from zse.models.spec import ModelSpec
     from zse.quantize.checkpoint import Checkpoint
 
 TOKENIZER = "tokenizer.json"
@@ -151,12 +152,13 @@ def _present(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
 
 
 def check_texts(
-    sections: Mapping[str, bytes], vocab_size: int, options: TextOptions
+    sections: Mapping[str, bytes], spec: ModelSpec, options: TextOptions
 ) -> tuple[str, ...]:
     """Try the tokenizer and the template that a file will hold; return what is to be said.
 
     Args:
-        vocab_size: Rows of the embedding.
+        sections: By their names.
+        spec: The model that they belong to.
         options: A template that the user gave must work.
 
     Raises:
@@ -167,16 +169,17 @@ def check_texts(
         return ("There is no tokenizer: the model can be given token ids only.",)
     warnings = []
     num_tokens = Tokenizer.from_sections(sections.get).vocab_size
-    if num_tokens > vocab_size:
+    if num_tokens > spec.vocab_size:
         warnings.append(
-            f"The tokenizer has {num_tokens} tokens, the model {vocab_size}: "
+            f"The tokenizer has {num_tokens} tokens, the model {spec.vocab_size}: "
             "check that it belongs to this model."
         )
-    if TEMPLATE not in sections:
+    if TEMPLATE not in sections and not spec.is_encoder:
         warnings.append(
             "There is no chat template: /v1/chat/completions and zse chat will refuse. "
             "For an instruct model give one with --chat-template FILE."
         )
+    if TEMPLATE not in sections:
         return tuple(warnings)
     try:
         _render(sections)
