@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from zse.engine.core import EngineCore
+    from zse.engine.encoder_core import AnyCore
     from zse.engine.meter import TimedRun
 
 
@@ -37,7 +37,7 @@ def whole_numbers(text: str) -> list[int]:
 
 def open_core(
     options: argparse.Namespace, *, num_tokens: int, max_sequences: int, max_batch_tokens: int
-) -> EngineCore:
+) -> AnyCore:
     """Open a model with a KV cache for ``max_sequences`` of ``num_tokens`` each."""
     names = ("device", "threads", "kv_dtype", "exact_activations", "kernels")
     load = load_options(

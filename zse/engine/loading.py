@@ -103,7 +103,7 @@ def load_model(
             phases=phases,
         )
         tokenizer = reading.tokenizer()
-        core = _core_over(runner, options, _end_tokens(reader, tokenizer))
+        core = make_core(runner, options, _end_tokens(reader, tokenizer))
     except BaseException:
         if reading is not None:
             reading.settle()
@@ -113,9 +113,10 @@ def load_model(
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
 
 
-def _core_over(
-    runner: ModelRunner, options: LoadOptions, end_token_ids: tuple[int, ...]
+def make_core(
+    runner: ModelRunner, options: LoadOptions, end_token_ids: tuple[int, ...] = ()
 ) -> AnyCore:
+    """Return the engine of a model: of one that writes text, or of an encoder."""
     if not runner.is_encoder:
         return EngineCore(runner, options, eos_token_ids=end_token_ids)
     from zse.engine.encoder_core import EncoderCore  # which other models do without

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from zse.engine.core import EngineCore
+from zse.engine.loading import make_core
 from zse.engine.request import Request, SamplingParams
 from zse.errors import UsageError
 from zse.models.runner import load_runner
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from zse.engine.encoder_core import AnyCore
     from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
     from zse.settings import Settings
@@ -84,9 +85,9 @@ def open_runner(
     return runner
 
 
-def core_over(runner: ModelRunner, options: LoadOptions) -> EngineCore:
+def core_over(runner: ModelRunner, options: LoadOptions) -> AnyCore:
     """Return an engine over a runner, which it closes; no prompt is found in a cache."""
-    return EngineCore(runner, with_values(options, {"prefix_cache": False}))
+    return make_core(runner, with_values(options, {"prefix_cache": False}))
 
 
 def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[list[int]]:
@@ -96,7 +97,7 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
 
 
 def run_batch(
-    core: EngineCore,
+    core: AnyCore,
     prompts: Sequence[list[int]],
     num_output: int,
     *,
