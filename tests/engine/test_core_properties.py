@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from zse.engine.reading import PromptQuery
+from zse.kv.windows import WindowGroup, most_blocks
 from zse.text.grammar import spec as forms
 from zse.text.grammar.compile import GrammarCompiler
 
@@ -84,6 +86,7 @@ shapes = st.fixed_dictionaries(
         "most_accepted": st.integers(1, 5),
         "least_jump": st.integers(0, 2),
         "num_checkpoints": st.sampled_from([None, None, 0, 1, 2, 5]),
+        "windows": st.lists(st.integers(1, 12), max_size=2),
     }
 )
 LONGEST = 14 + 8
@@ -95,7 +98,20 @@ def make_core(engine, shape):
     block_size = shape.pop("block_size")
     num_blocks = -(-LONGEST // block_size) + shape.pop("spare_blocks")
     device = {name: shape.pop(name) for name in DEVICE}
-    runner = engine.Runner(num_blocks=num_blocks, block_size=block_size, vocab_size=11, **device)
+    most = functools.partial(
+        most_blocks,
+        block_size=block_size,
+        num_sequences=shape["max_sequences"],
+        step_tokens=3 * shape["max_batch_tokens"],  # of one step, and drafts of those in flight
+        keeps_prefixes=False,
+    )
+    windows = [
+        WindowGroup(window=window, num_blocks=min(num_blocks, most(window)))
+        for window in shape.pop("windows")
+    ]
+    runner = engine.Runner(
+        num_blocks=num_blocks, block_size=block_size, vocab_size=11, windows=windows, **device
+    )
     least_jump = shape.pop("least_jump")
     core = engine.core(runner, eos_token_ids=(0,), **shape)
     core.least_jump = least_jump

@@ -3,7 +3,7 @@
 import pytest
 
 from zse.engine import step_clock
-from zse.engine.scheduler import ScheduledChunk
+from zse.engine.chunks import ScheduledChunk
 from zse.engine.sequence import Sequence
 from zse.engine.step_clock import StepClock, StepLog
 

@@ -159,16 +159,6 @@ def test_prefix_blocks_are_shared_between_sequences(runner: ModelRunner) -> None
     torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
 
 
-def test_copied_block_continues_the_same_sequence(runner: ModelRunner) -> None:
-    token_ids = tokens_of(2, 7)
-    run_logits(runner, [chunk_of(0, 0, token_ids)])
-    last = tokens_of(3, 1)
-    expected = run_logits(runner, [chunk_of(0, 7, last)])[0]
-    runner.copy_block(0, 40)
-    moved = SequenceChunk(9, last, 7, [40], "decode")
-    assert torch.equal(run_logits(runner, [moved])[0], expected)
-
-
 def test_logits_leave_the_pool_alone(runner: ModelRunner) -> None:
     run_logits(runner, [chunk_of(0, 0, tokens_of(0, 9))])
     before = run_logits(runner, [chunk_of(0, 9, [5])])[0]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from zse.backends.types import SequenceChunk, TokenMasks
     from zse.engine.request import SamplingParams
+    from zse.kv.windows import WindowGroup
     from zse.text.grammar.state import Grammar
 
 
@@ -67,6 +68,8 @@ class Submitted:
     token_ids: list[list[int]]
     starts: list[int]
     tables: list[list[int]]
+    windows: list[list[tuple[int, list[int]]]]
+    """Of each chunk and each group of windows, the first block that is there, and all of them."""
     known: list[list[int]]
     """Prompt and output as the host knew them, drafts left out; empty where nothing is sampled."""
     rows: list[Sequence[SamplingRow]]
@@ -115,7 +118,12 @@ class ScriptedRunner:
         is_late: bool = True,
         most_accepted: int = 99,
         num_checkpoints: int | None = None,
+        windows: Sequence[WindowGroup] = (),
     ) -> None:
+        self.windows = windows
+        self.window_cells = [
+            [[-1] * block_size for _ in range(group.num_blocks)] for group in windows
+        ]
         self.num_checkpoints = num_checkpoints
         self.is_encoder = False
         self.states: dict[int, list[int]] = {}
@@ -135,9 +143,9 @@ class ScriptedRunner:
         self.num_pending = 0
         self.error: Exception | None = None
         self.is_closed = False
-        self.given_back: list[int] = []
+        self.given_back: list[list[int]] = []
 
-    def rest(self, free_blocks: list[int]) -> None:
+    def rest(self, free_blocks: list[list[int]]) -> None:
         assert not self.in_flight
         self.given_back = free_blocks
 
@@ -190,6 +198,7 @@ class ScriptedRunner:
             num_blocks=self.num_blocks,
             vocab_size=self.vocab_size,
             looks_ahead=self.looks_ahead,
+            windows=self.windows,
         )
         for chunk, rows in zip(batch.chunks, batch.sampling, strict=True):
             assert (chunk.kind == "decode") == (len(chunk.token_ids) == 1)
@@ -211,6 +220,9 @@ class ScriptedRunner:
             token_ids=[list(chunk.token_ids) for chunk in batch.chunks],
             starts=[chunk.start_position for chunk in batch.chunks],
             tables=[list(chunk.block_table) for chunk in batch.chunks],
+            windows=[
+                [(own.first, list(own.blocks)) for own in chunk.windows] for chunk in batch.chunks
+            ],
             known=known,
             chunks=list(batch.chunks),
             rows=list(batch.sampling),
@@ -274,6 +286,9 @@ class ScriptedRunner:
                 written.add((block, cell))
                 known = self.last_tokens[step.slots[index]] if token == PENDING_TOKEN else token
                 self.cells[block][cell] = known
+            self._write_windows(step, index)
+        for index in range(len(step.token_ids)):
+            self._check_windows(step, index)
         assert not step.waits_for_masks
         if self.num_checkpoints is not None:
             self._move_states(step)
@@ -299,6 +314,28 @@ class ScriptedRunner:
             elif sampled:
                 self.last_tokens[step.slots[index]] = sampled[-1].token_id
             step.answers.append(sampled)
+
+    def _write_windows(self, step: Submitted, index: int) -> None:
+        """Write a chunk's tokens where each group of windows keeps them."""
+        end = step.starts[index] + len(step.token_ids[index])
+        for cells, (first, blocks) in zip(self.window_cells, step.windows[index], strict=True):
+            for position in range(step.starts[index], end):
+                block, cell = self._cell(step.tables[index], position)
+                place = position // self.block_size - first
+                cells[blocks[place]][cell] = self.cells[block][cell]
+
+    def _check_windows(self, step: Submitted, index: int) -> None:
+        """What a chunk's tokens see in a window is what was there before them, and they."""
+        start, count = step.starts[index], len(step.token_ids[index])
+        for group, cells, (first, blocks) in zip(
+            self.windows, self.window_cells, step.windows[index], strict=True
+        ):
+            seen = max(0, start + 1 - group.window)
+            found = [
+                cells[blocks[at // self.block_size - first]][at % self.block_size]
+                for at in range(seen, start + count)
+            ]
+            assert found == self._history(step.tables[index], start + count)[seen:]
 
     def _sample(
         self, history: Sequence[int], row: SamplingRow, allowed: Collection[int] | None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from zse.backends.states import StateLayout
     from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
+    from zse.kv.windows import WindowGroup
     from zse.models.spec import (
         AttentionSpec,
         ExpertsSpec,
@@ -349,7 +350,11 @@ class Backend(Operations, Protocol):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in the KV pool."""
+        """Blocks in the KV pool that hold whole sequences."""
+
+    @property
+    def windows(self) -> Sequence[WindowGroup]:
+        """Groups of layers that keep only a window, each with a pool of its own."""
 
     @property
     def states(self) -> StateLayout:
@@ -370,19 +375,16 @@ class Backend(Operations, Protocol):
         """Prepare one forward pass over the pool, or over a cache of ``new_cache``."""
 
     def new_cache(self, num_blocks: int) -> Cache:
-        """Return a separate, empty KV cache."""
+        """Return a separate, empty KV cache, of as many blocks for each group of layers."""
 
     def release_cache(self, cache: Cache) -> None:
         """Give a cache of ``new_cache`` back."""
 
-    def copy_block(self, source: int, destination: int) -> None:
-        """Copy one KV block of every layer."""
-
-    def rest(self, free_blocks: Sequence[int]) -> None:
+    def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Give back memory that no step needs until the next one comes, where it can be had again.
 
         Args:
-            free_blocks: Blocks, ascending, whose content is of no use.
+            free_blocks: Blocks of each group of layers, ascending, whose content is of no use.
         """
 
     def join_rows(self, parts: Sequence[Handle]) -> LogitRows:

@@ -8,6 +8,9 @@ from zse.errors import DeviceError
 from zse.units import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.kv_groups import KVGroups
     from zse.device.probe import DeviceInfo
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
@@ -17,15 +20,27 @@ _SEQUENCES = 16
 
 
 def choose_num_blocks(
-    spec: ModelSpec, options: LoadOptions, machine: DeviceInfo, *, block_bytes: int
+    spec: ModelSpec,
+    options: LoadOptions,
+    machine: DeviceInfo,
+    *,
+    groups: KVGroups,
+    block_bytes: Sequence[int],
 ) -> int:
-    """Return the blocks that the memory for them holds.
+    """Return the blocks for whole sequences that the memory holds, with what windows need.
+
+    Args:
+        spec: The model.
+        options: What was asked for.
+        machine: What there is.
+        groups: The groups of the model's layers.
+        block_bytes: Bytes of a block of each.
 
     Raises:
         DeviceError: The memory that was asked for is not there, or holds no block.
     """
     cache, available = options.cache, machine.available_memory_bytes
-    if not block_bytes:
+    if not any(block_bytes):
         return 1  # nothing is kept
     if cache.kv_bytes > available:
         raise DeviceError(
@@ -34,14 +49,16 @@ def choose_num_blocks(
             hint="Lower --kv-gib (ZSE_KV_GIB), or leave it out: a quarter of what is "
             "available is then the limit.",
         )
+    full = -(-(options.batch.max_context or spec.max_position) // cache.block_size)
     if cache.kv_bytes:
-        count = cache.kv_bytes // block_bytes
+        useful = full * options.batch.max_sequences
+        count = groups.fitting(cache.kv_bytes, block_bytes, useful=useful)
     else:
-        full = -(-(options.batch.max_context or spec.max_position) // cache.block_size)
-        count = min(available // 4 // block_bytes, full * _SEQUENCES)
+        useful = full * _SEQUENCES
+        count = min(groups.fitting(available // 4, block_bytes, useful=useful), useful)
     if count < 1:
         raise DeviceError(
-            f"the KV cache has no room for one block of {block_bytes} bytes",
+            f"the KV cache has no room for one block of {sum(block_bytes)} bytes",
             hint="Give it more memory, or ask for a smaller context.",
         )
     return count

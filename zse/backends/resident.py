@@ -45,12 +45,6 @@ def kept_heads(attention: AttentionSpec) -> tuple[int, int]:
     return attention.cached_rows, attention.head_dim
 
 
-def kv_block_bytes(spec: ModelSpec, block_size: int, kv_dtype: str) -> int:
-    """Return the bytes of one KV block over all layers."""
-    attentions = cached_attentions(spec).values()
-    return sum(kv_layer_bytes(attention, block_size, kv_dtype) for attention in attentions)
-
-
 def kv_layer_bytes(attention: AttentionSpec, block_size: int, kv_dtype: str) -> int:
     """Return the bytes of one layer of a KV block: heads, the scales of int8 ones, whole lines."""
     rows = attention.cached_rows * block_size

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.kernels.lm_head_sample.row import SamplingRow
+    from zse.kv.windows import WindowGroup, WindowTable
 
 StepKind: TypeAlias = Literal["decode", "verify", "prefill"]
 """How tokens are computed. ``decode``: one token, with the same bits in every batch. ``verify``: a
@@ -75,6 +76,9 @@ class SequenceChunk(NamedTuple):
     """Checkpoint that the state is copied to afterwards."""
     second_from: int | None = None
     """Of a whole text that is a pair: how many of its tokens are those of the first."""
+    windows: Sequence[WindowTable] = ()
+    """Blocks of each group of layers that see only a window, as far as they are seen. None: the
+    block table holds for all layers."""
 
 
 class TokenMasks(Protocol):
@@ -160,6 +164,7 @@ def check_batch(
     num_blocks: int,
     vocab_size: int,
     looks_ahead: bool = False,
+    windows: Sequence[WindowGroup] = (),
 ) -> None:
     """Refuse a batch that contradicts itself, or that names what is not there.
 
@@ -189,11 +194,33 @@ def check_batch(
             )
         if min(blocks) < 0 or max(blocks) >= num_blocks:
             raise EngineError(f"a block is outside 0 to {num_blocks - 1}: {list(blocks)}")
+        if windows:
+            _check_windows(chunk, needed, windows, block_size)
         lowest = PENDING_TOKEN if looks_ahead and kind == "decode" else 0
         least, most = min(chunk.token_ids), max(chunk.token_ids)
         if least < lowest or most >= vocab_size:
             outside = least if least < lowest else most
             raise EngineError(f"a token id is outside 0 to {vocab_size - 1}: {outside}")
+
+
+def _check_windows(
+    chunk: SequenceChunk, end: int, groups: Sequence[WindowGroup], block_size: int
+) -> None:
+    """Refuse a chunk, up to block ``end``, without a block that a window of it sees."""
+    tables: Sequence[WindowTable | None] = chunk.windows or [None] * len(groups)
+    for group, table in zip(groups, tables, strict=True):
+        first = max(0, chunk.start_position + 1 - group.window) // block_size
+        if table is not None and (table.first > first or table.end < end):
+            raise EngineError(
+                f"a chunk has blocks {table.first} to {table.end - 1} of a window of "
+                f"{group.window} tokens; it needs {first} to {end - 1}"
+            )
+        blocks = chunk.block_table if table is None else table.blocks
+        if min(blocks) < 0 or max(blocks) >= group.num_blocks:
+            raise EngineError(
+                f"a block of a window of {group.window} tokens is outside 0 to "
+                f"{group.num_blocks - 1}: {list(blocks)}"
+            )
 
 
 def mask_bytes(vocab_size: int) -> int:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
     from zse.backends.types import LogitRows
+    from zse.engine.chunks import ScheduledChunk
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
-    from zse.engine.scheduler import ScheduledChunk
     from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class EngineCore:
             block_size=runner.block_size,
             prefix_cache=options.cache.prefix_cache,
             num_checkpoints=runner.num_checkpoints,
+            windows=runner.windows,
         )
         self._scheduler = Scheduler(
             self.cache,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from zse.backends.operations import PendingStep
     from zse.backends.types import SampledToken, TokenMasks
-    from zse.engine.scheduler import ScheduledChunk, Scheduler
+    from zse.engine.chunks import ScheduledChunk
+    from zse.engine.scheduler import Scheduler
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.runner import ModelRunner
 
@@ -146,4 +147,5 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
         chunk.kind,
         restored_from=sequence.table.restored_from,
         saved_to=chunk.saved_to,
+        windows=sequence.table.windows,
     )

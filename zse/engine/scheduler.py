@@ -25,43 +25,17 @@ being checked sits that step out: where it goes on is not known.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from zse.backends.types import MAX_DRAFTS, kind_of
+from zse.backends.types import MAX_DRAFTS
+from zse.engine.chunks import Room, ScheduledChunk
+from zse.engine.holding import Holding
 from zse.engine.line import WaitingLine
 from zse.kv.cache import BlockTable
-from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.backends.types import StepKind
     from zse.engine.sequence import Sequence
     from zse.kv.cache import KVCache
-
-
-class ScheduledChunk(NamedTuple):
-    """Tokens [start, start + num_tokens) of a sequence, to be computed in this step."""
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    kind: StepKind
-    num_wanted: int
-    """Tokens asked for: one where the chunk reaches the sequence's last token, with drafts one for
-    each of its tokens."""
-    num_read: int = 0
-    """Tokens before these that are asked about, though their successors are known."""
-    saved_to: int | None = None
-    """Checkpoint that the sequence's state is kept in afterwards."""
-
-
-@record
-class _Held:
-    """What is given back once step ``last_step`` is done."""
-
-    last_step: int
-    table: BlockTable
-    slot: int = -1
 
 
 def rank_of(*, priority: int, arrival: int, step: int, aging_steps: int) -> tuple[int, int]:
@@ -87,7 +61,7 @@ class Scheduler:
         self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
         num_slots = min(max_sequences, max_batch_tokens)
-        self._free_slots = list(range(num_slots - 1, -1, -1))
+        self._holding = Holding(cache, num_slots)
         self.max_running = num_slots
         """Sequences that run at once from now on; what runs already is let end."""
         self.waiting = WaitingLine()
@@ -96,9 +70,6 @@ class Scheduler:
         """Sequences with blocks, highest rank first."""
         self._priorities: dict[int, int] = {}
         """Running sequences of each priority."""
-        self._held: list[_Held] = []
-        self._num_submitted = 0
-        self._num_done = 0
         self.num_preemptions = 0
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
@@ -141,13 +112,16 @@ class Scheduler:
 
         Steps are computed in order, so what a later one reuses is there when it comes to it.
         """
-        self._num_submitted += 1
+        number = self._holding.submitted()
         for chunk in chunks:
             sequence = chunk.sequence
-            sequence.last_step = self._num_submitted
+            sequence.last_step = number
             sequence.num_computed = chunk.start + chunk.num_tokens
             self.commit(sequence)
             self._note_states(chunk)
+            if self._cache.has_windows:
+                assert sequence.table is not None
+                self._cache.advance(sequence.table, num_computed=chunk.num_certain)
             sequence.num_pending += chunk.num_wanted
             if sequence.reading is not None:
                 sequence.reading.num_asked += chunk.num_read
@@ -155,11 +129,7 @@ class Scheduler:
 
     def done(self) -> None:
         """Note that the oldest step in flight is done, and give back what waited for it."""
-        self._num_done += 1
-        if self._held:
-            held, self._held = self._held, []
-            for item in held:
-                self._give_back(item)
+        self._holding.done()
 
     def commit(self, sequence: Sequence) -> None:
         """Offer the full blocks of a running sequence, as far as its tokens are known."""
@@ -170,8 +140,7 @@ class Scheduler:
             return
         replaced = self._cache.commit(table, sequence.token_ids, num_computed=num_known)
         if replaced:
-            given_up = BlockTable(blocks=replaced)
-            self._give_back(_Held(last_step=sequence.last_step, table=given_up))
+            self._holding.give_back(BlockTable(blocks=replaced), sequence.last_step)
 
     def _note_states(self, chunk: ScheduledChunk) -> None:
         """Let others start from the state that a chunk leaves; what it started from is free."""
@@ -190,19 +159,28 @@ class Scheduler:
     def tables(self) -> list[BlockTable]:
         """Return the tables that own blocks: of running sequences, and held for steps in flight."""
         running = [s.table for s in self.running if s.table is not None]
-        return running + [item.table for item in self._held]
+        return running + self._holding.tables()
 
     def _fill(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
         """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals."""
         num_drafts = self._add_drafts(chunks)
         budget = self._max_batch_tokens - sum([chunk.num_tokens for chunk in chunks])
-        room = _Room(cache=self._cache, num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
+        room = Room(cache=self._cache, num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
         for sequence in self.running:
             if room.num_tokens and sequence.num_remaining > 1:
                 room.add(sequence, chunks)
         while room.num_tokens and (admitted := self._admit_next()) is not None:
             room.add(admitted, chunks)
+        if self._cache.has_windows:
+            self._cover(chunks)
         return chunks
+
+    def _cover(self, chunks: list[ScheduledChunk]) -> None:
+        """Have blocks for what layers with a window keep of the step; they are always there."""
+        for chunk in chunks:
+            table, start = chunk.sequence.table, chunk.start
+            assert table is not None
+            self._cache.cover(table, start=start, end=start + chunk.num_tokens)
 
     def _schedule_decodes(self) -> list[ScheduledChunk]:
         chunks: list[ScheduledChunk] = []
@@ -300,7 +278,7 @@ class Scheduler:
         if table is None:
             return False
         sequence.table = table
-        sequence.slot = self._free_slots.pop()
+        sequence.slot = self._holding.free_slots.pop()
         sequence.num_computed = sequence.num_charged = table.num_reused_tokens
         self.waiting.take(sequence)
         self._charge(sequence, sequence.num_tokens)  # before the next turn is decided
@@ -317,7 +295,7 @@ class Scheduler:
 
     @property
     def _has_slot(self) -> bool:
-        return bool(self._free_slots) and len(self.running) < self.max_running
+        return bool(self._holding.free_slots) and len(self.running) < self.max_running
 
     def _admit_urgent(self) -> None:
         """Admit those whose turn it is at the cost of running sequences that matter less."""
@@ -369,59 +347,12 @@ class Scheduler:
         self._priorities[priority] -= 1
         if not self._priorities[priority]:
             del self._priorities[priority]
-        held = _Held(last_step=sequence.last_step, table=sequence.table, slot=sequence.slot)
+        table, slot = sequence.table, sequence.slot
         sequence.table = None
         sequence.slot = -1
         self.running.remove(sequence)
-        self._give_back(held)
-
-    def _give_back(self, item: _Held) -> None:
-        """Free blocks and slot, or hold them while a step that uses them is in flight."""
-        if item.last_step > self._num_done:
-            self._held.append(item)
-            return
-        self._cache.close_table(item.table)
-        if item.slot >= 0:
-            self._free_slots.append(item.slot)
+        self._holding.give_back(table, sequence.last_step, slot)
 
 
 ContinuousBatchingScheduler = Scheduler
 """Its name elsewhere."""
-
-
-@dataclass(kw_only=True)
-class _Room:
-    """What prompts may still take of a step."""
-
-    cache: KVCache
-    num_tokens: int
-    num_read: int
-    """Tokens that may be asked about though their successors are known."""
-
-    def add(self, sequence: Sequence, chunks: list[ScheduledChunk]) -> None:
-        """Add the next chunk of a prompt; none where it may ask about no token.
-
-        It ends where the state is kept, if it comes so far.
-        """
-        assert sequence.table is not None
-        start, num_read = sequence.num_computed, 0
-        num_tokens = min(sequence.num_remaining, self.num_tokens)
-        kept = self.cache.next_checkpoint(sequence.table, start, len(sequence.token_ids))
-        if kept:
-            num_tokens = min(num_tokens, kept - start)
-        if (reading := sequence.reading) is not None:
-            num_read = reading.num_rows(start + num_tokens)
-            if num_read > self.num_read:
-                num_read = self.num_read
-                num_tokens = reading.num_asked + num_read - start
-        if num_tokens <= 0:
-            return
-        num_wanted = int(num_tokens == sequence.num_remaining)
-        kind, saved_to = kind_of(num_tokens), None
-        if kept and start + num_tokens == kept and self.cache.checkpoints is not None:
-            saved_to = self.cache.checkpoints.reserve()
-        chunks.append(
-            ScheduledChunk(sequence, start, num_tokens, kind, num_wanted, num_read, saved_to)
-        )
-        self.num_tokens -= num_tokens
-        self.num_read -= num_read

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zse.engine.scheduler import ScheduledChunk
+    from zse.engine.chunks import ScheduledChunk
 
 MAX_STEPS = 512
 """Steps that are remembered of a request."""

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING
 from zse.kv.blocks import BlockAllocator
 from zse.kv.checkpoints import LEAST_BLOCKS, Checkpoints
 from zse.kv.prefix import RadixTree
+from zse.kv.windows import WindowPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from zse.kv.windows import WindowGroup, WindowTable
 
 
 @dataclass(kw_only=True)
@@ -35,6 +38,8 @@ class BlockTable:
     """Tokens whose KV was there when the table was made."""
     restored_from: int | None = None
     """Checkpoint that its next step starts from; held until then."""
+    windows: tuple[WindowTable, ...] = ()
+    """Its blocks of layers that see only a window, for each group of them."""
 
 
 class KVCache:
@@ -44,6 +49,7 @@ class KVCache:
         block_size: Tokens a block.
         prefix_cache: Keep computed blocks for later requests with the same prefix.
         num_checkpoints: States that are kept beside them; None where sequences have no states.
+        windows: Groups of layers that see only a window, each with a pool of its own.
     """
 
     def __init__(
@@ -53,16 +59,16 @@ class KVCache:
         block_size: int,
         prefix_cache: bool = True,
         num_checkpoints: int | None = None,
+        windows: Sequence[WindowGroup] = (),
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.checkpoints = None if num_checkpoints is None else Checkpoints(num_checkpoints)
+        self._windows = [WindowPool(group, block_size=block_size) for group in windows]
+        self.has_windows = bool(windows)
+        """Whether ``cover`` and ``advance`` have anything to do."""
         self._allocator = BlockAllocator(num_blocks)
-        self._tree = RadixTree(
-            self._allocator,
-            block_size=block_size,
-            on_removal=None if self.checkpoints is None else self.checkpoints.forget,
-        )
+        self._tree = RadixTree(self._allocator, block_size=block_size, on_removal=self._forget)
         # Without a state to go on from, blocks that are kept are of no use.
         self._keeps_prefixes = prefix_cache and num_checkpoints != 0
 
@@ -76,9 +82,9 @@ class KVCache:
         """Blocks kept for reuse that no sequence references."""
         return self._tree.num_evictable
 
-    def free_blocks(self) -> list[int]:
-        """Return the blocks, ascending, that hold nothing anybody may ask for again."""
-        return self._allocator.free_blocks()
+    def free_blocks(self) -> list[list[int]]:
+        """Return the blocks of each pool whose content is of no use, ascending; windows' last."""
+        return [self._allocator.free_blocks(), *(pool.free_blocks() for pool in self._windows)]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -110,15 +116,13 @@ class KVCache:
         """
         most = len(token_ids) - 1 if most_reused is None else min(most_reused, len(token_ids) - 1)
         num_reusable = most // self.block_size
-        reused = self._reusable(token_ids, namespace, num_reusable)
+        reused, source = self._reusable(token_ids, namespace, num_reusable), None
         if parent is not None:
             num_shared = min(num_parent_tokens // self.block_size, num_reusable)
             if num_shared > len(reused):
-                reused = parent.blocks[:num_shared]
-        checkpoint = None
-        if self.checkpoints is not None:
-            count, checkpoint = self.checkpoints.longest(reused)
-            reused = reused[:count]
+                reused, source = parent.blocks[:num_shared], parent
+        count, checkpoint = self._usable(reused, source)
+        reused = reused[:count]
         for block in reused:
             self._tree.acquire(block)  # first, so that making room cannot evict them
         num_new = self.blocks_for(len(token_ids)) - len(reused)
@@ -135,6 +139,7 @@ class KVCache:
             blocks=[*reused, *fresh],
             num_reused_tokens=len(reused) * self.block_size,
             restored_from=checkpoint,
+            windows=tuple(pool.open_table(reused, own) for pool, own in self._beside(source)),
         )
 
     def grow_table(self, table: BlockTable, *, num_tokens: int) -> bool:
@@ -147,6 +152,20 @@ class KVCache:
             return False
         table.blocks.extend(fresh)
         return True
+
+    def cover(self, table: BlockTable, *, start: int, end: int) -> None:
+        """Have blocks for what windows see of the tokens [start, end), which are computed next."""
+        for pool, own in zip(self._windows, table.windows, strict=True):
+            pool.advance(own, start)
+            pool.grow(own, end)
+
+    def advance(self, table: BlockTable, *, num_computed: int) -> None:
+        """Give back the blocks of windows that no token after so many sees.
+
+        Steps are computed in order, so whoever gets them next writes them after they were read.
+        """
+        for pool, own in zip(self._windows, table.windows, strict=True):
+            pool.advance(own, num_computed)
 
     def commit(
         self, table: BlockTable, token_ids: Sequence[int], *, num_computed: int
@@ -176,6 +195,8 @@ class KVCache:
                 self._tree.acquire(cached)
                 table.blocks[index] = cached
                 replaced.append(mine)
+        for pool, windowed in zip(self._windows, table.windows, strict=True):
+            pool.keep(windowed, start, held)
         table.num_cached = stop
         return replaced
 
@@ -208,7 +229,10 @@ class KVCache:
         self.state_restored(table)
         for block in reversed(table.blocks):
             self._tree.release(block)
+        for pool, own in zip(self._windows, table.windows, strict=False):
+            pool.close_table(own)
         table.blocks = []
+        table.windows = ()
         table.num_cached = 0
 
     def flush(self) -> int:
@@ -226,11 +250,39 @@ class KVCache:
         if self.checkpoints is not None:
             held = [table.restored_from for table in tables if table.restored_from is not None]
             self.checkpoints.check_consistency(set(self._tree.blocks()), held)
+        for number, pool in enumerate(self._windows):
+            own = [table.windows[number] for table in tables if table.windows]
+            pool.check_consistency(own, set(self._tree.blocks()))
 
     def _reusable(self, token_ids: Sequence[int], namespace: str, num_blocks: int) -> list[int]:
         if not self._keeps_prefixes:
             return []
         return self._tree.match(token_ids[: num_blocks * self.block_size], namespace=namespace)
+
+    def _usable(self, blocks: Sequence[int], parent: BlockTable | None) -> tuple[int, int | None]:
+        """Return how many of a prefix's blocks can be gone on from, and the checkpoint there."""
+        count, checkpoint = len(blocks), None
+        while True:
+            longest = count
+            for pool, own in self._beside(parent):
+                longest = min(longest, pool.longest(blocks[:longest], own))
+            if self.checkpoints is not None:
+                longest, checkpoint = self.checkpoints.longest(blocks[:longest])
+            if longest == count:
+                return count, checkpoint
+            count = longest
+
+    def _beside(self, table: BlockTable | None) -> Iterator[tuple[WindowPool, WindowTable | None]]:
+        """Yield each pool of windows, with a table's own part of it."""
+        for number, pool in enumerate(self._windows):
+            yield pool, table.windows[number] if table is not None else None
+
+    def _forget(self, block: int) -> None:
+        """Keep nothing longer that stands beside a block which is cached no more."""
+        if self.checkpoints is not None:
+            self.checkpoints.forget(block)
+        for pool in self._windows:
+            pool.forget(block)
 
     def _allocate(self, num_blocks: int) -> list[int] | None:
         missing = num_blocks - self._allocator.num_free

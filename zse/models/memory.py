@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zse.backends.gpu.kv_pool import layout_for
 from zse.backends.gpu.plans import StepPlans
-from zse.backends.resident import is_read_whole, kv_block_bytes, scratch_bytes
+from zse.backends.kv_groups import groups_of, kv_block_bytes
+from zse.backends.resident import is_read_whole, scratch_bytes
 from zse.backends.states import states_of
 from zse.device.facts import DeviceFacts
 from zse.errors import UnsupportedModelError
@@ -148,15 +149,17 @@ def _on_gpu(
     spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
 ) -> tuple[int, int, int]:
     weights = sum(map(_stored_bytes, tensors))
-    layout = layout_for(spec, "int8" if options.cache.kv_dtype == "int8" else "bf16")
+    groups = groups_of(spec, options, num_sequences=1)
+    layout = layout_for(spec, "int8" if options.cache.kv_dtype == "int8" else "bf16", groups)
+    blocks = layout.block_bytes()
     plans = StepPlans(spec, _linears(tensors), _TYPICAL_GPU, options)
-    padding_block = layout.block_bytes()  # of rows that fill up a captured step
-    tables = plans.rotary_bytes + plans.counters_bytes + padding_block
+    padding_blocks = sum(blocks)  # of rows that fill up a captured step
+    tables = plans.rotary_bytes + plans.counters_bytes + padding_blocks
     try:
         scratch = plans.largest_scratch_bytes()
     except UnsupportedModelError:  # no kernel multiplies such matrices; loading it will say so
         scratch = 0
-    kv = _num_blocks(options) * layout.block_bytes() + states_of(spec, options).length_bytes
+    kv = groups.length_bytes(_num_blocks(options), blocks) + states_of(spec, options).length_bytes
     return weights, kv, scratch + tables + GPU_RUNTIME_BYTES
 
 
@@ -165,9 +168,11 @@ def _on_cpu(
 ) -> tuple[int, int, int]:
     """Return what is resident: pages of the file that steps read, and what a step computes with."""
     weights = sum(_stored_bytes(tensor) for tensor in tensors if is_read_whole(spec, tensor.name))
-    block = kv_block_bytes(spec, options.cache.block_size, options.cache.kv_dtype)
+    groups = groups_of(spec, options, num_sequences=1)
+    blocks = kv_block_bytes(spec, groups, options.cache.block_size, options.cache.kv_dtype)
     overhead = scratch_bytes(spec, options.batch.max_context) + CPU_RUNTIME_BYTES
-    kv = _num_blocks(options) * block + states_of(spec, options).slot_bytes  # as far as touched
+    kv = groups.length_bytes(_num_blocks(options), blocks)  # as far as touched, as states are
+    kv += states_of(spec, options).slot_bytes
     return weights, kv, overhead
 
 

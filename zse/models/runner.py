@@ -60,6 +60,7 @@ class ModelRunner:
         self.is_encoder = spec.is_encoder
         self.num_blocks = backend.num_blocks
         self.block_size = backend.block_size
+        self.windows = backend.windows
         self.device: DeviceUsed = backend.device
         self._owned = owned
         self._backend = backend
@@ -169,11 +170,7 @@ class ModelRunner:
             step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[()]), cache)
             parts.append(logits_of(self._backend, self.spec, step))
 
-    def copy_block(self, source: int, destination: int) -> None:
-        with self._lock:
-            self._backend.copy_block(source, destination)
-
-    def rest(self, free_blocks: Sequence[int]) -> None:
+    def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Give back memory that no step needs, with that of blocks whose content is of no use.
 
         Nothing may be in flight. What is given back comes again with its use.

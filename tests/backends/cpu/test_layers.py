@@ -10,7 +10,7 @@ import torch
 from any_layers import attention, dense, experts, layer, model, write_model
 from logits import as_tensor
 
-from zse.backends.resident import kv_block_bytes
+from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.row import SamplingRow
@@ -193,7 +193,8 @@ def test_layers_keep_the_keys_and_values_of_their_own_heads(tmp_path: Path) -> N
     runner = load_runner(tmp_path / "model.zse", options, spec=spec)
     windowed, full = 2 * 2 * 32, 2 * 1 * 64  # and none for the layer that reads another's
     assert runner.memory_bytes()["kv_cache"] == 3 * 8 * 2 * (windowed + full)
-    assert kv_block_bytes(spec, 8, "fp16") == 8 * 2 * (windowed + full)
+    groups = groups_of(spec, options)
+    assert kv_block_bytes(spec, groups, 8, "fp16") == [8 * 2 * full, 8 * 2 * windowed]
     runner.close()
 
 

@@ -15,6 +15,7 @@ from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
 from zse.backends.gpu.memory import choose_num_blocks
 from zse.backends.gpu.plans import BATCH_ROWS, StepPlans
+from zse.backends.kv_groups import KVGroups, groups_of
 from zse.errors import DeviceError
 from zse.kernels.attention.launch import decode_counters_bytes
 from zse.kernels.linear.weight import LinearWeight
@@ -26,7 +27,8 @@ from zse.units import GIB
 
 def layout(*dtypes: str) -> KVLayout:
     layers = [LayerKV(kv_heads=4, head_dim=128, dtype=dtype) for dtype in dtypes]
-    return KVLayout(layers=dict(enumerate(layers)), readers={})
+    groups = KVGroups(of_layer=dict.fromkeys(range(len(layers)), 0))
+    return KVLayout(layers=dict(enumerate(layers)), readers={}, groups=groups)
 
 
 LAYOUT = layout(*28 * ["bf16"])
@@ -70,16 +72,16 @@ def prefill_of(rows):
 
 
 def test_a_block_of_32_tokens_takes_what_its_keys_and_values_take():
-    assert LAYOUT.block_bytes() == 28 * 2 * 4 * 32 * 128 * 2
+    assert LAYOUT.block_bytes() == [28 * 2 * 4 * 32 * 128 * 2]
 
 
 def test_an_int8_cache_takes_little_more_than_half():
     quantized = layout(*28 * ["int8"])
-    assert 0.5 < quantized.block_bytes() / LAYOUT.block_bytes() < 0.54
+    assert 0.5 < sum(quantized.block_bytes()) / sum(LAYOUT.block_bytes()) < 0.54
 
 
 def test_layers_that_are_kept_stay_in_16_bits():
-    kept = layout_for(SPEC, "int8", kept_layers=(1,))
+    kept = layout_for(SPEC, "int8", groups_of(SPEC, options()), kept_layers=(1,))
     assert [layer.dtype for layer in kept.layers.values()] == ["int8", "bf16"]
 
 
@@ -87,20 +89,21 @@ def test_layers_have_heads_of_their_own_and_some_read_those_of_another():
     first, second = SPEC.layers
     wide = replace(first.mixer, num_kv_heads=1, head_dim=512)
     layers = (replace(first, mixer=wide), second)
-    other = layout_for(replace(SPEC, layers=layers), "bf16")
+    groups = KVGroups(of_layer={0: 0, 1: 0})
+    other = layout_for(replace(SPEC, layers=layers), "bf16", groups)
     own = [layer.parts(1)[-1] for layer in other.layers.values()]
     assert own == [2 * 32 * 512 * 2, 2 * 32 * 2 * 64 * 2]
-    assert other.block_bytes() == sum(own)
+    assert other.block_bytes() == [sum(own)]
     reading = (first, replace(second, mixer=replace(second.mixer, kv_of_layer=0)))
-    shared = layout_for(replace(SPEC, layers=reading), "bf16")
+    shared = layout_for(replace(SPEC, layers=reading), "bf16", groups)
     assert (dict(shared.readers), set(shared.layers)) == ({1: 0}, {0})
-    assert shared.block_bytes() == other.layers[1].parts(1)[-1]
+    assert shared.block_bytes() == [other.layers[1].parts(1)[-1]]
 
 
 def test_what_is_left_goes_to_the_cache():
     blocks = choose_num_blocks(budget(20), LAYOUT, SHAPE, options())
     left = 20 * GIB - 5 * GIB - GIB // 4 - MARGIN_BYTES
-    assert blocks == left // LAYOUT.block_bytes()
+    assert blocks == left // sum(LAYOUT.block_bytes())
 
 
 def test_no_more_blocks_are_taken_than_the_sequences_can_fill():

@@ -165,6 +165,7 @@ def test_arrays_do_not_overlap_and_are_aligned():
         runs=2,
         sequences=5,
         table_stride=6,
+        windows=2,
         wanted=4,
         entries=9,
     )

@@ -17,8 +17,9 @@ from zse.backends.cpu.supported import check_supported, warn_of_size
 from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
+from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.pool_size import choose_num_blocks
-from zse.backends.resident import is_read_whole, kv_block_bytes
+from zse.backends.resident import is_read_whole
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
@@ -75,15 +76,14 @@ class CPUBackend(Recorder):
         self._kv_dtype = options.cache.kv_dtype
         self.states = states_of(spec, options)
         self.block_size = options.cache.block_size
+        self._groups = groups_of(spec, options)
+        self._block_bytes = kv_block_bytes(spec, self._groups, self.block_size, self._kv_dtype)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
-            spec,
-            options,
-            machine,
-            block_bytes=kv_block_bytes(spec, self.block_size, self._kv_dtype),
+            spec, options, machine, groups=self._groups, block_bytes=self._block_bytes
         )
-        self._memory = SequenceMemory(
-            self._new_blocks(self.num_blocks), StatePool(self.states.shapes, self.states.num_slots)
-        )
+        blocks = self._new_blocks(self._groups.num_blocks(self.num_blocks))
+        self.windows = blocks.windows
+        self._memory = SequenceMemory(blocks, StatePool(self.states.shapes, self.states.num_slots))
         self._registers = Registers(spec)
         self._programs: dict[Forward, Program] = {}
         threads = options.device.threads or choose_threads(machine, self._weight_bytes)
@@ -177,19 +177,17 @@ class CPUBackend(Recorder):
     # --- memory --------------------------------------------------------------------------------
 
     def new_cache(self, num_blocks: int) -> SequenceMemory:
-        return SequenceMemory(self._new_blocks(num_blocks), StatePool(self.states.shapes, 1))
+        blocks = self._new_blocks([num_blocks] * len(self._block_bytes))
+        return SequenceMemory(blocks, StatePool(self.states.shapes, 1))
 
-    def _new_blocks(self, num_blocks: int) -> KVCache:
-        return KVCache(self._spec, num_blocks, self.block_size, self._kv_dtype)
+    def _new_blocks(self, num_blocks: Sequence[int]) -> KVCache:
+        return KVCache(self._spec, self._groups, num_blocks, self.block_size, self._kv_dtype)
 
     def release_cache(self, cache: SequenceMemory) -> None:
         cache.blocks.close()
         cache.states.close()
 
-    def copy_block(self, source: int, destination: int) -> None:
-        self._memory.blocks.copy_block(source, destination)
-
-    def rest(self, free_blocks: Sequence[int]) -> None:
+    def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         self._registers.rest()
         self._memory.blocks.empty(free_blocks)
 
@@ -199,7 +197,7 @@ class CPUBackend(Recorder):
     def memory_bytes(self) -> dict[str, int]:
         held = {
             "weights": self._weight_bytes,
-            "kv_cache": self.num_blocks * self._memory.blocks.block_bytes,
+            "kv_cache": self._groups.length_bytes(self.num_blocks, self._block_bytes),
         }
         return held | ({"states": self.states.length_bytes} if self.states.shapes else {})
 

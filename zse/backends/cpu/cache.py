@@ -1,18 +1,19 @@
-"""Keys and values: blocks that hold all layers of some tokens, resident once they are written."""
+"""Keys and values: blocks that hold some tokens of several layers, resident once written."""
 
 from __future__ import annotations
 
 import ctypes
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import Pages
+from zse.backends.kv_groups import kv_block_bytes
 from zse.backends.resident import cached_attentions, kv_layer_bytes
 from zse.kernels.native import structs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zse.backends.kv_groups import KVGroups
     from zse.models.spec import ModelSpec
 
 DTYPES = {
@@ -25,48 +26,56 @@ DTYPES = {
 
 
 class KVCache:
-    """A pool of blocks.
+    """A pool of blocks for each group of layers.
 
-    The layers of a block lie side by side, so a sequence of few tokens touches few pages, and
-    copying a block is one copy.
+    The layers of a block lie side by side, so a sequence of few tokens touches few pages.
+
+    Args:
+        spec: The model.
+        groups: The groups of its layers.
+        num_blocks: Blocks of each group's pool.
+        block_size: Tokens a block.
+        kv_dtype: Type of keys and values.
     """
 
-    def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int, kv_dtype: str) -> None:
-        attentions = cached_attentions(spec)
-        sizes = [kv_layer_bytes(one, block_size, kv_dtype) for one in attentions.values()]
-        offsets = dict(zip(attentions, accumulate(sizes, initial=0), strict=False))
-        self.num_blocks = num_blocks
+    def __init__(
+        self,
+        spec: ModelSpec,
+        groups: KVGroups,
+        num_blocks: Sequence[int],
+        block_size: int,
+        kv_dtype: str,
+    ) -> None:
+        self.num_blocks = num_blocks[0]
         self.block_size = block_size
-        self.block_bytes = sum(sizes)
-        self._pages = Pages(num_blocks * self.block_bytes)
-        self.layers = (structs.Cache * len(spec.layers))(
-            *(
-                structs.Cache(
-                    data=self._pages.address + offsets.get(layer.index, 0),
-                    block_bytes=self.block_bytes,
-                    block_size=block_size,
-                    dtype=DTYPES[kv_dtype],
-                )
-                for layer in spec.layers
+        self.windows = groups.pools_of(num_blocks)
+        self._sizes = sizes = kv_block_bytes(spec, groups, block_size, kv_dtype)
+        self._pages = [Pages(count * size) for count, size in zip(num_blocks, sizes, strict=True)]
+        self.layers = (structs.Cache * len(spec.layers))()
+        offsets = [0] * len(sizes)
+        for index, attention in cached_attentions(spec).items():
+            group = groups.of_layer[index]
+            self.layers[index] = structs.Cache(
+                data=self._pages[group].address + offsets[group],
+                block_bytes=sizes[group],
+                block_size=block_size,
+                dtype=DTYPES[kv_dtype],
+                group=group,
             )
-        )
+            offsets[group] += kv_layer_bytes(attention, block_size, kv_dtype)
         self.address = ctypes.addressof(self.layers)
         """Of one ``struct zse_cache`` a layer; that of a layer that keeps nothing is not read."""
 
-    def copy_block(self, source: int, destination: int) -> None:
-        start, length_bytes = self._pages.address, self.block_bytes
-        ctypes.memmove(
-            start + destination * length_bytes, start + source * length_bytes, length_bytes
-        )
-
-    def empty(self, blocks: Sequence[int]) -> None:
-        """Give back the memory of blocks, ascending, whose content is of no use."""
-        for first, end in runs_of(blocks):
-            self._pages.empty(first * self.block_bytes, end * self.block_bytes)
+    def empty(self, blocks: Sequence[Sequence[int]]) -> None:
+        """Give back the memory of each group's blocks, ascending, whose content is of no use."""
+        for pages, size, free in zip(self._pages, self._sizes, blocks, strict=True):
+            for first, end in runs_of(free):
+                pages.empty(first * size, end * size)
 
     def close(self) -> None:
         """Give the memory back; no step may use it afterwards."""
-        self._pages.close()
+        for pages in self._pages:
+            pages.close()
 
 
 def runs_of(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -35,7 +35,13 @@ class Step:
         self, batch: StepBatch, cache: KVCache, states: StatePool, vocab_size: int
     ) -> None:
         size = cache.block_size
-        check_batch(batch, block_size=size, num_blocks=cache.num_blocks, vocab_size=vocab_size)
+        check_batch(
+            batch,
+            block_size=size,
+            num_blocks=cache.num_blocks,
+            vocab_size=vocab_size,
+            windows=cache.windows,
+        )
         chunks = batch.chunks
         self.batch = batch
         self.cache = cache
@@ -69,10 +75,37 @@ class Step:
                 at_once = 1
             for offset in range(0, count, at_once):
                 words += (first + offset | at_once << 32, start + offset | slot << 32, address)
+        self.num_groups = 1 + len(cache.windows)
+        """Groups of layers; slots and rows that attend are there for each, one after the other."""
+        num_words = len(words)
+        for number in range(len(cache.windows)):
+            self._add_window(number, slots, words, num_words)
         self.tokens = array("i", tokens)
         self.positions = array("i", positions)
-        self.slots = array("i", slots)
+        self._slots = self._some_slots = array("i", slots)
         self._attending = array("Q", words)
+
+    def _add_window(self, number: int, slots: list[int], words: list[int], num_words: int) -> None:
+        """Add the slots, and the rows that attend, of layers that see only a window.
+
+        They are those of the first group, which are ``num_words``, but for their blocks.
+        """
+        size = self.cache.block_size
+        own_tables: dict[int, int] = {}
+        for place, index in enumerate(self.order):
+            chunk, whole = self.batch.chunks[index], self._tables[place]
+            blocks = whole
+            if chunk.windows:
+                own = chunk.windows[number]
+                blocks = array("i", bytes(4 * own.first))  # of tokens that no one sees
+                blocks.extend(own.blocks)
+                self._tables.append(blocks)
+            start, end = chunk.start_position, chunk.start_position + len(chunk.token_ids)
+            slots += [blocks[at // size] * size + at % size for at in range(start, end)]
+            own_tables[whole.buffer_info()[0]] = blocks.buffer_info()[0]
+        for place in range(0, num_words, ROWS_WORDS):
+            rows, starts, address = words[place : place + ROWS_WORDS]
+            words += (rows, starts, own_tables[address])
 
     def last_rows(self, counts: Sequence[int]) -> list[int]:
         """Return the last ``counts[i]`` rows of chunk i, for all of them, in the step's order."""
@@ -94,13 +127,22 @@ class Step:
             first + row for first, count in zip(firsts, counts, strict=True) for row in range(count)
         ]
 
-    def addresses(self, first: int) -> tuple[int, int, int]:
-        """Return where the tokens, positions and slots of the rows from ``first`` on begin."""
-        offset = 4 * first
+    def addresses(self, first: int, end: int) -> tuple[int, int, int]:
+        """Return where the tokens, positions and slots of rows ``first`` to ``end`` begin.
+
+        Slots follow those of the group of layers before: of a part of the rows they are a copy.
+        """
+        offset, count = 4 * first, len(self.tokens)
+        slots, slots_offset = self._slots, offset
+        if self.num_groups > 1 and end - first < count:
+            slots, slots_offset = array("i"), 0
+            for group in range(self.num_groups):
+                slots.extend(self._slots[group * count + first : group * count + end])
+            self._some_slots = slots  # stays while they are computed
         return (
             self.tokens.buffer_info()[0] + offset,
             self.positions.buffer_info()[0] + offset,
-            self.slots.buffer_info()[0] + offset,
+            slots.buffer_info()[0] + slots_offset,
         )
 
     def pieces(self) -> Iterator[tuple[int, int]]:
@@ -110,7 +152,7 @@ class Step:
             yield first, min(first + ROWS_AT_ONCE, count)
 
     def attending(self, first: int, end: int) -> array[int]:
-        """Return ``struct zse_rows`` of rows ``first`` to ``end``."""
+        """Return ``struct zse_rows`` of rows ``first`` to ``end``, for each group of layers."""
         if end - first == len(self.tokens):
             return self._attending
         words = array("Q")

@@ -96,7 +96,7 @@ def computed_texts(
             0,
             num_texts,
             num_texts,
-            *step.addresses(first),
+            *step.addresses(first, end),
             each.buffer_info()[0],
             attending.buffer_info()[0],
             0,

@@ -60,7 +60,7 @@ class GPUBackend(GPUOperations):
         self._stream = stream
         self._launcher = launcher
         self._memory = memory
-        self._limits = model.limits(memory.sequences.cache.num_blocks)
+        self._limits = model.limits(memory.sequences.cache)
         self._staging = StagingRing(gpu)
         self._mask_staging = StagingRing(gpu)
         limits = self._limits
@@ -71,6 +71,7 @@ class GPUBackend(GPUOperations):
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._eager_inputs: Block | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
+        self.windows = memory.sequences.cache.windows
         super().__init__(model, self._result_ring.arrays)
 
     # --- steps ---------------------------------------------------------------------------------
@@ -143,7 +144,8 @@ class GPUBackend(GPUOperations):
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         """Send the inputs of one pass, whose operations are then launched one by one."""
         self._gpu.make_current()
-        return self._begin(plan_step(batch, self._limits), cache or self._memory.sequences)
+        limits = self._limits if cache is None else self._model.limits(cache.cache)
+        return self._begin(plan_step(batch, limits), cache or self._memory.sequences)
 
     def _begin(self, plan: StepPlan, memory: SequenceMemory) -> Step:
         shape = shape_of(plan, self._limits)
@@ -176,6 +178,7 @@ class GPUBackend(GPUOperations):
             decode_rows=key.rows,
             sequences=key.rows,
             table_stride=self._limits.table_stride,
+            windows=len(self.windows),
             wanted=key.rows,
             entries=key.entry_room,
         )
@@ -239,7 +242,7 @@ class GPUBackend(GPUOperations):
         self._gpu.make_current()
         layout = self._memory.sequences.cache.layout
         return SequenceMemory(
-            cache=KVPool(self._gpu, layout, num_blocks),
+            cache=KVPool(self._gpu, layout, [num_blocks] * (1 + len(self.windows))),
             states=StatePool(self._gpu, self.states.shapes, 1),
         )
 
@@ -247,12 +250,8 @@ class GPUBackend(GPUOperations):
         self._stream.synchronize()
         cache.close()
 
-    def rest(self, free_blocks: Sequence[int]) -> None:
+    def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: a GPU's pool is taken whole, so that others know what is left."""
-
-    def copy_block(self, source: int, destination: int) -> None:
-        self._gpu.make_current()
-        self._memory.sequences.cache.copy_block(source, destination, self._stream)
 
     def memory_bytes(self) -> dict[str, int]:
         held = {

@@ -40,6 +40,7 @@ class StepArrays:
     run_slots: Integers = integers("runs")
     wanted: Integers = integers("wanted")
     tables: Integers = integers("table_blocks")
+    window_tables: Integers = integers("window_blocks")
     sampling: SamplingArrays
     """One element a wanted row, or one an entry."""
 
@@ -61,6 +62,8 @@ class InputShape:
     """Rows of the block table."""
     table_stride: int
     """Blocks a row of the block table has room for."""
+    windows: int = 0
+    """Groups of layers that see only a window; each has a block table of its own."""
     wanted: int
     """Rows that go through the head."""
     entries: int = 0
@@ -73,6 +76,10 @@ class InputShape:
     @property
     def table_blocks(self) -> int:
         return self.sequences * self.table_stride
+
+    @property
+    def window_blocks(self) -> int:
+        return self.windows * self.table_blocks
 
     @property
     def length_bytes(self) -> int:

@@ -2,8 +2,9 @@
 
 A layer holds keys ``[num_blocks, kv_heads, 32, head_dim]``, then values of the same shape, in
 bfloat16; or both in int8, followed by their float16 scales ``[num_blocks, kv_heads, 32,
-head_dim / 32]``. One more block than the engine knows of stands at the end: padding rows of a
-captured step write there.
+head_dim / 32]``. Layers with a window have fewer blocks than those that see everything
+(``zse.backends.kv_groups``). One more block than the engine knows of stands at the end: padding
+rows of a captured step write there, and tables name it where a window has moved on.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from zse.backends.kv_groups import KVGroups
     from zse.device.gpu import Block, Gpu, Stream
     from zse.models.spec import ModelSpec
 
@@ -70,19 +72,25 @@ class KVLayout:
     """Layers that keep keys and values, by number."""
     readers: Mapping[int, int]
     """Layers that read those of another one, and of which."""
+    groups: KVGroups
+    """Which layers keep the same tokens."""
 
-    def block_bytes(self) -> int:
-        return self.length_bytes(1)
+    def block_bytes(self) -> list[int]:
+        """Return the bytes of a block of each group."""
+        sizes = [0] * (1 + len(self.groups.windows))
+        for index, layer in self.layers.items():
+            sizes[self.groups.of_layer[index]] += layer.parts(1)[-1]
+        return sizes
 
-    def length_bytes(self, num_blocks: int) -> int:
-        return sum(layer.parts(num_blocks)[-1] for layer in self.layers.values())
 
-
-def layout_for(spec: ModelSpec, dtype: str, kept_layers: Collection[int] = ()) -> KVLayout:
+def layout_for(
+    spec: ModelSpec, dtype: str, groups: KVGroups, kept_layers: Collection[int] = ()
+) -> KVLayout:
     """Return the layout of a model's cache.
 
     Args:
         dtype: ``bf16`` or ``int8``.
+        groups: The groups of its layers.
         kept_layers: Layers that stay in bfloat16 whatever ``dtype`` says.
     """
     layers, readers = {}, {}
@@ -95,36 +103,43 @@ def layout_for(spec: ModelSpec, dtype: str, kept_layers: Collection[int] = ()) -
             head_dim=attention.head_dim,
             dtype="bf16" if index in kept_layers else dtype,
         )
-    return KVLayout(layers=layers, readers=readers)
+    return KVLayout(layers=layers, readers=readers, groups=groups)
 
 
 class KVPool:
-    """The tensors of a cache of ``num_blocks`` blocks and the padding block behind them."""
+    """The tensors of a cache of some blocks for each group, and the padding block behind them."""
 
-    def __init__(self, gpu: Gpu, layout: KVLayout, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
+    def __init__(self, gpu: Gpu, layout: KVLayout, num_blocks: Sequence[int]) -> None:
+        self.num_blocks = num_blocks[0]
+        self.windows = layout.groups.pools_of(num_blocks)
         self.layout = layout
         self._gpu = gpu
-        count = num_blocks + 1
-        self._block: Block = gpu.allocate(layout.length_bytes(count))
+        counts = {index: num_blocks[layout.groups.of_layer[index]] + 1 for index in layout.layers}
+        parts = {index: layer.parts(counts[index]) for index, layer in layout.layers.items()}
+        self._block: Block = gpu.allocate(sum(each[-1] for each in parts.values()))
         self.layers: dict[int, PagedCache] = {}
         """Where each layer reads, by number."""
+        self.group_of = dict(layout.groups.of_layer)
+        """Whose table of blocks each layer reads by, by number."""
         address = self._block.address
         for index, layer in layout.layers.items():
-            self.layers[index] = layer.at(address, count)
-            address += layer.parts(count)[-1]
-        self.layers |= {index: self.layers[other] for index, other in layout.readers.items()}
+            self.layers[index] = layer.at(address, counts[index])
+            address += parts[index][-1]
+        for index, other in layout.readers.items():
+            self.layers[index] = self.layers[other]
+            self.group_of[index] = self.group_of[other]
 
     @property
     def length_bytes(self) -> int:
         return self._block.length_bytes
 
-    def copy_block(self, source: int, destination: int, stream: Stream) -> None:
+    def clear_unseen(self, stream: Stream) -> None:
+        """Write zeros where tables point behind a window: a tile of keys may begin there."""
         for index, layer in self.layout.layers.items():
-            for address, length in layer.pieces(self.layers[index]):
-                self._gpu.copy_on_device(
-                    address + destination * length, address + source * length, length, stream
-                )
+            if group := self.group_of[index]:
+                block = self.windows[group - 1].num_blocks
+                for address, length in layer.pieces(self.layers[index]):
+                    self._gpu.fill(address + block * length, 0, length, stream)
 
     def close(self) -> None:
         self._block.free()

@@ -44,7 +44,7 @@ class DeviceMemory:
 def choose_num_blocks(
     budget: MemoryBudget, layout: KVLayout, spec: ModelSpec, options: LoadOptions
 ) -> int:
-    """Return the blocks of the KV pool.
+    """Return the blocks of the KV pool that hold whole sequences.
 
     ``num_blocks`` wins, then ``kv_bytes``; else it is what is left, as far as sequences of full
     length can use it.
@@ -52,17 +52,21 @@ def choose_num_blocks(
     Raises:
         DeviceError: It does not fit; the message says what does.
     """
-    block_bytes = layout.block_bytes()
-    budget.check(block_bytes)
+    block_bytes, groups = layout.block_bytes(), layout.groups
+    budget.check(sum(block_bytes))
     per_sequence = -(-(options.batch.max_context or spec.max_position) // BLOCK_SIZE)
-    fitting = budget.for_cache // block_bytes
-    wanted = options.cache.num_blocks or options.cache.kv_bytes // block_bytes
+    useful = per_sequence * options.batch.max_sequences
+    fitting = groups.fitting(budget.for_cache, block_bytes, useful=useful)
+    wanted = options.cache.num_blocks or groups.fitting(
+        options.cache.kv_bytes, block_bytes, useful=useful
+    )
     if not wanted:
-        return int(min(fitting, per_sequence * options.batch.max_sequences))
+        return min(fitting, useful)
     if wanted > fitting:
+        wanted_bytes = groups.length_bytes(wanted, block_bytes)
         raise DeviceError(
-            f"a KV cache of {gib(wanted * block_bytes)} was asked for; {gib(budget.for_cache)} "
+            f"a KV cache of {gib(wanted_bytes)} was asked for; {gib(budget.for_cache)} "
             f"are left, which hold {fitting * BLOCK_SIZE} tokens",
             hint="Ask for less with --kv-gib, or leave it out to use what is left.",
         )
-    return int(wanted)
+    return wanted

@@ -29,6 +29,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Query, Step
     from zse.backends.gpu.heads import AttentionKind
+    from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Gpu, Stream
@@ -113,10 +114,12 @@ class DeviceModel:
             can_quantize=attention_output_can_be_quantized(kind.shape),
         )
 
-    def limits(self, num_blocks: int) -> StepLimits:
+    def limits(self, cache: KVPool) -> StepLimits:
+        """Return what chunks of a step over a cache may ask for."""
         return StepLimits(
             vocab_size=self.spec.vocab_size,
-            num_blocks=num_blocks,
+            num_blocks=cache.num_blocks,
+            windows=cache.windows,
             max_slots=self.options.batch.max_sequences,
             max_sampled=bucket_of(self.options.batch.max_sequences) + MAX_DRAFTS,
             tile_queries=PREFILL_QUERIES,
@@ -191,5 +194,9 @@ class DeviceModel:
             value_epsilon=attention.value_epsilon,
         )
 
-    def tables(self, step: Step) -> BlockTables:
-        return BlockTables(address=step.inputs.tables, stride=step.shape.table_stride)
+    def tables(self, step: Step, layer: int) -> BlockTables:
+        """Return the block tables that a layer reads by."""
+        shape, address = step.shape, int(step.inputs.tables)
+        if group := step.cache.group_of[layer]:
+            address = step.inputs.window_tables + 4 * (group - 1) * shape.table_blocks
+        return BlockTables(address=address, stride=shape.table_stride)

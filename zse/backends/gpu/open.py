@@ -21,6 +21,7 @@ from zse.backends.gpu.outliers import outlier_layers
 from zse.backends.gpu.state_pool import StatePool
 from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
+from zse.backends.kv_groups import groups_of
 from zse.backends.states import states_of
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
@@ -77,7 +78,7 @@ def build_backend(
     _check_options(options)
     kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
     kept = outlier_layers(arrival.source, load.reader.header, spec) if kv_dtype == "int8" else ()
-    layout = layout_for(spec, kv_dtype, kept)
+    layout = layout_for(spec, kv_dtype, groups_of(spec, options), kept)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     with phases("kernels"):
         launcher = make_launcher()
@@ -86,6 +87,7 @@ def build_backend(
         model = DeviceModel(arrival.gpu, launcher.device, weights, spec, options, tuning)
         memory = _share_out(arrival, model, layout, options)
         model.make_tables(launcher, stream)
+        memory.sequences.cache.clear_unseen(stream)
     backend = GPUBackend(arrival.gpu, stream, launcher, model, memory)
     with phases("warm-up"):
         backend.warm(load.forward)
@@ -114,7 +116,7 @@ def _share_out(
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     return DeviceMemory(
         sequences=SequenceMemory(
-            cache=KVPool(arrival.gpu, layout, num_blocks),
+            cache=KVPool(arrival.gpu, layout, layout.groups.num_blocks(num_blocks)),
             states=StatePool(arrival.gpu, states.shapes, states.num_slots),
         ),
         scratch=arrival.gpu.create_pool(SCRATCH_RANGE_BYTES),

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from zse.backends.types import SequenceChunk, StepBatch, StepKind
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
     from zse.kernels.lm_head_sample.row import SamplingRow
+    from zse.kv.windows import WindowGroup
+
+UNSEEN_BLOCKS = 1
+"""Blocks before a window in which a tile of keys may begin; what is there must be numbers."""
 
 
 @record
@@ -36,6 +40,8 @@ class StepLimits:
 
     vocab_size: int
     num_blocks: int
+    windows: Sequence[WindowGroup] = ()
+    """Groups of layers that keep only a window."""
     max_slots: int
     tile_queries: int
     """Queries in a tile of prefill attention."""
@@ -85,6 +91,7 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         num_blocks=limits.num_blocks,
         vocab_size=limits.vocab_size,
         looks_ahead=True,
+        windows=limits.windows,
     )
     chunks, sampling = batch.chunks, batch.sampling
     for chunk in chunks:
@@ -132,6 +139,7 @@ def shape_of(
         longest_run=max(lengths, default=0),
         sequences=bucket or len(chunks),
         table_stride=limits.table_stride,
+        windows=len(limits.windows),
         wanted=bucket or len(wanted_rows(plan, len(plan.decode))),
         entries=entry_room if plan.sampling_kind.adjusted else 0,
     )
@@ -210,6 +218,28 @@ def _write_tables(
         writer.integers(writer.arrays.tables, [limits.num_blocks], row * shape.table_stride)
     for row, i in enumerate(plan.prefill, start=shape.decode_rows):
         writer.integers(writer.arrays.tables, chunks[i].block_table, row * shape.table_stride)
+    for number in range(len(limits.windows)):
+        _write_window_tables(writer, plan, shape, limits, number)
+
+
+def _write_window_tables(
+    writer: InputWriter, plan: StepPlan, shape: InputShape, limits: StepLimits, number: int
+) -> None:
+    """Write the tables of one group of windows, as far as kernels look at them."""
+    chunks, stride, tables = plan.batch.chunks, shape.table_stride, writer.arrays.window_tables
+    unseen = limits.windows[number].num_blocks
+    first_row = number * shape.sequences
+    prefill = enumerate(plan.prefill, start=shape.decode_rows)
+    for row, i in (*enumerate(plan.decode), *prefill):
+        start, chunk = (first_row + row) * stride, chunks[i]
+        if not chunk.windows:
+            writer.integers(tables, chunk.block_table, start)
+            continue
+        own = chunk.windows[number]
+        before = min(own.first, UNSEEN_BLOCKS)
+        writer.integers(tables, [unseen] * before + own.blocks, start + own.first - before)
+    for row in range(first_row + len(plan.decode), first_row + shape.decode_rows):
+        writer.integers(tables, [unseen], row * stride)
 
 
 def _write_runs(writer: InputWriter, chunks: Sequence[SequenceChunk]) -> None:

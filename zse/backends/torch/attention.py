@@ -30,8 +30,10 @@ def attend(
     [tokens, heads, head_dim], rotated, and ``sinks`` float32 [heads].
     """
     source = layer if attention.kv_of_layer is None else attention.kv_of_layer
+    group = step.cache.group_of[source]
     cache = _LayerCache(
-        step.cache[source],
+        step.cache.layers[source],
+        group,
         attention.num_kv_heads,
         None if attention.latent is None else attention.value_dim,
         attention.window,
@@ -59,6 +61,8 @@ class _LayerCache(NamedTuple):
 
     pool: torch.Tensor
     """[num_blocks, block_size, kept rows, head_dim]: keys, then values if there are any."""
+    group: int
+    """Of layers, whose blocks a sequence has a table of."""
     num_kv_heads: int
     latent_columns: int | None
     """First columns of a key that are its value; None where values are kept."""
@@ -92,11 +96,11 @@ class _LayerCache(NamedTuple):
         cap = self.softcap
         return scores if cap is None else torch.tanh(scores / cap) * cap
 
-    def gather(self, blocks: torch.Tensor, first: int, end: int) -> tuple[torch.Tensor, ...]:
+    def gather(self, chunk: ChunkRows, first: int, end: int) -> tuple[torch.Tensor, ...]:
         """Return keys and values [kv_heads, end - first, columns] of positions first to end."""
         block_size = self.pool.shape[1]
         first_block = first // block_size
-        used = blocks[first_block : -(-end // block_size)]
+        used = chunk.blocks[self.group][first_block : -(-end // block_size)]
         joined = self.pool.index_select(0, used).view(-1, *self.pool.shape[2:])
         offset = first - first_block * block_size
         joined = joined[offset : offset + end - first].float().transpose(0, 1)
@@ -108,7 +112,7 @@ class _LayerCache(NamedTuple):
 def _attend_one(cache: _LayerCache, chunk: ChunkRows, query: torch.Tensor) -> torch.Tensor:
     """Return [1, heads, value_dim] for one token; everything gathered is visible to it."""
     first = cache.first_key_of(chunk.start_position)
-    keys, values = cache.gather(chunk.blocks, first, chunk.start_position + 1)
+    keys, values = cache.gather(chunk, first, chunk.start_position + 1)
     head_dim = query.shape[2]
     grouped = (query * cache.scale).view(cache.num_kv_heads, -1, head_dim)
     scores = cache.capped(torch.bmm(grouped, keys.transpose(1, 2)))
@@ -127,7 +131,7 @@ def _attend_tile(
     first_query, end = positions
     first_key = cache.first_key_of(first_query)
     end_key = end if cache.is_causal else chunk.start_position + chunk.num_tokens
-    keys, values = cache.gather(chunk.blocks, first_key, end_key)
+    keys, values = cache.gather(chunk, first_key, end_key)
     mask = _mask_of(step, cache, (first_query, end, first_key, end_key))
     count, heads, head_dim = query.shape
     repeats = heads // cache.num_kv_heads

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.cpu.threads import choose_threads
+from zse.backends.kv_groups import groups_of
 from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks
 from zse.backends.states import check_states, states_of
 from zse.backends.torch.delta import States
 from zse.backends.torch.operations import TorchOperations, check_supported
-from zse.backends.torch.step import Step, StepMemory, build_step
+from zse.backends.torch.step import PagedMemory, Step, StepMemory, build_step
 from zse.backends.torch.weights import Weights
 from zse.backends.types import DeviceUsed, FinishedStep, logit_rows
 from zse.device.probe import probe
@@ -62,14 +63,20 @@ class TorchBackend(TorchOperations):
             for layer in spec.layers
             if is_attention(layer.mixer) and layer.mixer.kv_of_layer is None
         }
-        values = sum(one.cached_rows * one.head_dim for one in self._storing.values())
-        self._block_bytes = values * self.block_size * self._kv_dtype.itemsize
+        self._groups = groups = groups_of(spec, options)
+        token_bytes = [0] * (1 + len(groups.windows))
+        for index, one in self._storing.items():
+            numbers = one.cached_rows * one.head_dim
+            token_bytes[groups.of_layer[index]] += numbers * self._kv_dtype.itemsize
+        self._block_bytes = [self.block_size * count for count in token_bytes]
         self._weights = Weights(reader, spec)
         self.states = states_of(spec, options)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
-            spec, options, machine, block_bytes=self._block_bytes
+            spec, options, machine, groups=groups, block_bytes=self._block_bytes
         )
-        self._memory = self._new_memory(self.num_blocks, self.states.num_slots)
+        num_blocks = groups.num_blocks(self.num_blocks)
+        self.windows = groups.pools_of(num_blocks)
+        self._memory = self._new_memory(num_blocks, self.states.num_slots)
         super().__init__(self._weights, spec)
 
     # --- the pass ------------------------------------------------------------------------------
@@ -110,28 +117,33 @@ class TorchBackend(TorchOperations):
 
     def new_cache(self, num_blocks: int) -> StepMemory:
         """Return zeroed memory for one sequence, whose slot is 0."""
-        return self._new_memory(num_blocks, 1)
+        return self._new_memory([num_blocks] * len(self._block_bytes), 1)
 
-    def _new_memory(self, num_blocks: int, num_slots: int) -> StepMemory:
-        blocks = {
-            index: _untouched_zeros(
-                (num_blocks, self.block_size, attention.cached_rows, attention.head_dim),
-                self._kv_dtype,
-            )
-            for index, attention in self._storing.items()
-        }
-        return StepMemory(blocks, States(self.states.shapes, num_slots, _untouched_zeros))
+    def _new_memory(self, num_blocks: Sequence[int], num_slots: int) -> StepMemory:
+        """Return zeroed memory of so many blocks for each group of layers."""
+        groups, size = self._groups, self.block_size
+        blocks = {}
+        for index, attention in self._storing.items():
+            count, kept = num_blocks[groups.of_layer[index]], attention.cached_rows
+            shape = (count, size, kept, attention.head_dim)
+            blocks[index] = _untouched_zeros(shape, self._kv_dtype)
+        return StepMemory(
+            PagedMemory(
+                block_size=size,
+                num_blocks=num_blocks[0],
+                windows=groups.pools_of(num_blocks),
+                layers=blocks,
+                group_of=groups.of_layer,
+            ),
+            States(self.states.shapes, num_slots, _untouched_zeros),
+        )
 
     def release_cache(self, cache: StepMemory) -> None:
-        cache.blocks.clear()
+        cache.blocks.layers.clear()
         cache.states.layers.clear()
 
-    def rest(self, free_blocks: Sequence[int]) -> None:
+    def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: it is the reference, and serves nobody."""
-
-    def copy_block(self, source: int, destination: int) -> None:
-        for pool in self._memory.blocks.values():
-            pool[destination].copy_(pool[source])
 
     def join_rows(self, parts: Sequence[torch.Tensor]) -> LogitRows:
         return logit_rows(bytes_from(torch.cat(list(parts))), self._spec.vocab_size)
@@ -139,7 +151,7 @@ class TorchBackend(TorchOperations):
     def memory_bytes(self) -> dict[str, int]:
         held = {
             "weights": self._weights.kept_bytes,
-            "kv_cache": self.num_blocks * self._block_bytes,
+            "kv_cache": self._groups.length_bytes(self.num_blocks, self._block_bytes),
         }
         return held | ({"states": self.states.length_bytes} if self.states.shapes else {})
 

@@ -31,8 +31,7 @@ def absorb_keys(
     )
     rotary = step.rotary[rope]
     row = torch.cat((parts.norm(kept).unsqueeze(1), rotate(key.unsqueeze(1), *rotary)), -1)
-    pool = step.cache[layer].view(-1, 1, attention.head_dim)
-    pool.index_copy_(0, step.slots, row.to(pool.dtype))
+    step.keep(layer, row)
     if parts.query is not None:
         assert parts.query_norm is not None
         own = parts.query.multiply(parts.query_norm(own), step.single_rows)

@@ -134,8 +134,7 @@ class TorchOperations:
             values = values.reshape(rows, -1, dim)
             if attention.value_norm_epsilon is not None:
                 values = functional.rms_norm(values, (dim,), eps=attention.value_norm_epsilon)
-            pool = step.cache[layer].view(-1, 2 * attention.num_kv_heads, dim)
-            pool.index_copy_(0, step.slots, torch.cat((stored, values), 1).to(pool.dtype))
+            step.keep(layer, torch.cat((stored, values), 1))
         return Query(rotated, gate)
 
     def attention(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from zse.backends.torch.delta import States
     from zse.backends.types import SequenceChunk, StepBatch
+    from zse.kv.windows import WindowGroup
     from zse.models.rope import RoPESpec
 
 QUERY_TILE = 256
@@ -34,15 +35,29 @@ class ChunkRows:
     num_tokens: int
     start_position: int
     sequence_slot: int
-    blocks: torch.Tensor
-    """int64 block ids up to the chunk's end."""
+    blocks: Sequence[torch.Tensor]
+    """int64 block ids up to the chunk's end, for each group of layers."""
+
+
+@record
+class PagedMemory:
+    """Keys and values in blocks, those of each group of layers in a pool of its own."""
+
+    block_size: int
+    num_blocks: int
+    """Of the group that keeps whole sequences."""
+    windows: Sequence[WindowGroup]
+    """The other groups."""
+    layers: dict[int, torch.Tensor]
+    """Of each layer that stores any: [num_blocks, block_size, kept rows, head_dim]."""
+    group_of: Mapping[int, int]
+    """Group of each of these layers."""
 
 
 class StepMemory(NamedTuple):
     """What steps leave for those after them."""
 
-    blocks: dict[int, torch.Tensor]
-    """Of each layer that stores keys: [num_blocks, block_size, kept rows, head_dim]."""
+    blocks: PagedMemory
     states: States
 
 
@@ -54,13 +69,13 @@ class Step:
     """int64 [tokens]."""
     positions: torch.Tensor
     """int64 [tokens]."""
-    slots: torch.Tensor
-    """int64 [tokens]: block * block_size + offset, where each token's key and value go."""
+    slots: Sequence[torch.Tensor]
+    """int64 [tokens]: block * block_size + offset, where each token's key and value go, for each
+    group of layers."""
     single_rows: int
     """Rows before this one are computed each on its own."""
     chunks: list[ChunkRows]
-    cache: Mapping[int, torch.Tensor]
-    """Of each layer that stores any: [num_blocks, block_size, kept rows, head_dim]."""
+    cache: PagedMemory
     states: States
     sampled_rows: list[int]
     """Rows whose tokens' successors are asked for, in the order of the batch."""
@@ -70,6 +85,11 @@ class Step:
     rotary: dict[RoPESpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Cosines and sines of the positions, for each rotation that layers ask for."""
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
+
+    def keep(self, layer: int, rows: torch.Tensor) -> None:
+        """Write what a layer keeps of the tokens, [tokens, kept rows, head_dim]."""
+        pool, slots = self.cache.layers[layer], self.slots[self.cache.group_of[layer]]
+        pool.view(-1, *pool.shape[2:]).index_copy_(0, slots, rows.to(pool.dtype))
 
     def types(self) -> torch.Tensor:
         """Return int64 [tokens]: 1 in the second text of a pair, else 0. All chunks are texts."""
@@ -86,33 +106,38 @@ def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
     Raises:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
     """
-    num_blocks, block_size = next(iter(memory.blocks.values())).shape[:2]
-    check_batch(batch, block_size=block_size, num_blocks=num_blocks, vocab_size=vocab_size)
+    cache = memory.blocks
+    check_batch(
+        batch,
+        block_size=cache.block_size,
+        num_blocks=cache.num_blocks,
+        vocab_size=vocab_size,
+        windows=cache.windows,
+    )
     order = sorted(range(len(batch.chunks)), key=lambda i: batch.chunks[i].kind == "prefill")
     token_ids: list[int] = []
     chunks: list[ChunkRows] = []
     first_rows = [0] * len(batch.chunks)
-    slots: list[int] = []
+    slots: list[list[torch.Tensor]] = []
     positions: list[int] = []
     for index in order:
         chunk = batch.chunks[index]
         first_rows[index] = len(token_ids)
         end = chunk.start_position + len(chunk.token_ids)
-        blocks = chunk.block_table[: -(-end // block_size)]
-        chunks.extend(_rows_of(chunk, len(token_ids), torch.tensor(blocks)))
+        blocks = _blocks_of(chunk, -(-end // cache.block_size), len(cache.windows))
+        chunks.extend(_rows_of(chunk, len(token_ids), blocks))
         token_ids.extend(chunk.token_ids)
+        own = torch.arange(chunk.start_position, end)
         positions.extend(range(chunk.start_position, end))
-        slots.extend(
-            blocks[position // block_size] * block_size + position % block_size
-            for position in range(chunk.start_position, end)
-        )
+        places, offsets = own // cache.block_size, own % cache.block_size
+        slots.append([table[places] * cache.block_size + offsets for table in blocks])
     return Step(
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),
-        slots=torch.tensor(slots),
+        slots=[torch.cat(parts) for parts in zip(*slots, strict=True)],
         single_rows=sum(len(c.token_ids) for c in batch.chunks if c.kind != "prefill"),
         chunks=chunks,
-        cache=memory.blocks,
+        cache=cache,
         states=memory.states,
         sampled_rows=_last_rows(batch.chunks, first_rows, map(len, batch.sampling)),
         wanted_rows=_last_rows(
@@ -155,7 +180,18 @@ def causal_mask(
     return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
 
-def _rows_of(chunk: SequenceChunk, first_row: int, blocks: torch.Tensor) -> list[ChunkRows]:
+def _blocks_of(chunk: SequenceChunk, end: int, num_windows: int) -> list[torch.Tensor]:
+    """Return a sequence's blocks up to ``end`` for each group; what no one sees is block 0."""
+    whole = torch.tensor(chunk.block_table[:end])
+    windowed = [torch.tensor([*[0] * own.first, *own.blocks][:end]) for own in chunk.windows] or [
+        whole
+    ] * num_windows
+    return [whole, *windowed]
+
+
+def _rows_of(
+    chunk: SequenceChunk, first_row: int, blocks: Sequence[torch.Tensor]
+) -> list[ChunkRows]:
     """Return a prompt's chunk whole, and any other one token at a time."""
     count = len(chunk.token_ids)
     size = count if chunk.kind == "prefill" else 1

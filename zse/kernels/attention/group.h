@@ -29,12 +29,14 @@ static inline int64_t whole_panels(int64_t columns) {
 }
 
 /* The keys of a head in the cache. */
-static inline struct paged_head cached_keys(const struct zse_attention *attention,
-                                            const struct zse_cache *cache,
+static inline struct paged_head cached_keys(const struct zse_operation *operation,
+                                            const struct zse_step *step,
                                             const struct zse_rows *chunk, int64_t kv_head) {
+    const struct zse_attention *attention = operation->attention;
+    const struct zse_cache *cache = step->caches + operation->layer;
+    const int32_t *blocks = chunk[cache->group * step->num_chunks].blocks;
     int32_t head_dim = attention->head_dim;
-    return (struct paged_head){*cache, chunk->blocks, kept_rows(attention), kv_head, head_dim,
-                               head_dim};
+    return (struct paged_head){*cache, blocks, kept_rows(attention), kv_head, head_dim, head_dim};
 }
 
 /* The keys of a head where QKV has those of a whole text: as in a cache of one block, whose tokens
@@ -62,10 +64,8 @@ static inline struct group group_of(const struct zse_operation *operation,
     const float *rows = step->registers[operation->input];
     int32_t head_dim = attention->head_dim, value_dim = value_columns(attention);
     int64_t repeats = attention->num_heads / attention->num_kv_heads;
-    struct paged_head keys =
-        attention->sees_all
-            ? own_keys(attention, rows, chunk, kv_head)
-            : cached_keys(attention, step->caches + operation->layer, chunk, kv_head);
+    struct paged_head keys = attention->sees_all ? own_keys(attention, rows, chunk, kv_head)
+                                                 : cached_keys(operation, step, chunk, kv_head);
     struct paged_head values = keys;
     values.slot += kept_rows(attention) - attention->num_kv_heads; /* the keys' own, of a latent */
     values.head_dim = value_dim;

@@ -48,7 +48,7 @@ static void run_store_piece(const struct zse_operation *operation, const struct 
     for (int64_t row = rows.first; row < rows.end; row++) {
         float *query = step->registers[ZSE_QKV] + row * qkv_width(attention);
         float *kept = query + latent->query_columns;
-        int64_t slot = step->slots[row];
+        int64_t slot = slots_of(step, cache)[row];
         struct place place = {cache->data + slot / cache->block_size * cache->block_bytes,
                               slot % cache->block_size, kept_rows(attention)};
         normalize_row(kept, latent->rank, latent->norm, 1.0f, kept);

@@ -177,6 +177,8 @@ class Cache(Structure):
         ("block_bytes", c_int64),
         ("block_size", c_int32),
         ("dtype", c_int32),
+        ("group", c_int32),
+        ("reserved", c_int32),
     )
 
 

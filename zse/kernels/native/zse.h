@@ -162,6 +162,8 @@ struct zse_cache {
     int64_t block_bytes;   /* from one block to the next */
     int32_t block_size;    /* tokens */
     int32_t dtype;         /* enum zse_cache_dtype */
+    int32_t group;         /* of layers that keep the same tokens of a sequence: its slots, its blocks */
+    int32_t reserved;
 };
 
 /* Consecutive rows of one sequence that attend together: a chunk of a prompt, or one token. */
@@ -308,9 +310,9 @@ struct zse_step {
     int64_t num_chunks;
     const int32_t *tokens;         /* [rows] */
     const int32_t *positions;      /* [rows] */
-    const int32_t *slots;          /* [rows]: block * block_size + offset of a row's key and value */
+    const int32_t *slots;          /* [groups, rows]: block * block_size + offset of a row's key and value */
     const int32_t *wanted;         /* [num_wanted]: rows whose logits are asked for */
-    const struct zse_rows *chunks; /* [num_chunks] */
+    const struct zse_rows *chunks; /* [groups, num_chunks]: alike but for their blocks */
     struct zse_sampling *sampling; /* [num_wanted], or NULL where nothing is sampled */
     const struct zse_cache *caches;/* one a layer */
     const struct zse_state *states;/* one a layer */
@@ -319,6 +321,11 @@ struct zse_step {
     struct zse_quantized quantized;/* of the input that was quantized last */
     struct zse_quantized chosen;   /* the same of rows of chosen experts */
 };
+
+/* Where a cache's layers keep the rows of a step. */
+static inline const int32_t *slots_of(const struct zse_step *step, const struct zse_cache *cache) {
+    return step->slots + cache->group * step->rows;
+}
 
 /* A thread's own memory while it works on a piece. */
 struct zse_worker {

@@ -120,14 +120,15 @@ static void run_store_piece(const struct zse_operation *operation, const struct 
                             int64_t piece, struct zse_worker *worker) {
     (void)worker;
     const struct zse_attention *attention = operation->attention;
+    const struct zse_cache *cache = step->caches + operation->layer;
+    const int32_t *slots = slots_of(step, cache);
     int64_t width = qkv_width(attention);
     struct row_range rows = rows_of_piece(step->rows, piece);
     for (int64_t row = rows.first; row < rows.end; row++) {
         const float *rotary = attention->rotary_dim ? step->registers[attention->rotary] +
                                                           row * attention->rotary_dim
                                                     : NULL;
-        store_row(attention, step->caches + operation->layer, step->slots[row], rotary,
-                  step->registers[ZSE_QKV] + row * width);
+        store_row(attention, cache, slots[row], rotary, step->registers[ZSE_QKV] + row * width);
     }
 }
 

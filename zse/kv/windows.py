@@ -1,0 +1,238 @@
+"""The blocks of layers that see only a window: those of a sequence's last tokens.
+
+    tokens            | t0 .. t3 | t4 .. t7 | t8 .. t11 | t12 t13   |     block_size 4
+    all of them       | 12       | 5        | 9         | 2         |
+    a window of 5     |          |          | 3         | 0         |     t14 sees t10 and later
+
+Layers with the same window have a pool of their own. Blocks that a sequence leaves behind stay in
+it for others that begin with the same tokens, each beside the block of the prefix tree that has
+them, until the room is needed: what was passed on the way goes first, and last what stood at a
+sequence's end, or where a prefix has been found before. A prefix can be gone on from where the
+blocks of the window before its end are there; what lies further back no one reads.
+
+A pool has room for the windows of all sequences that run at once (``most_blocks``), or as many
+blocks as the pool of whole sequences, whose blocks its own stand beside. So it is never what a
+sequence waits for, and the scheduler need not know it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zse.errors import EngineError
+from zse.kv.blocks import BlockAllocator
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_PREFIXES = 16
+"""Prefixes whose windows have room of their own while everything runs: a handful are in use."""
+
+
+@record
+class WindowGroup:
+    """Layers that see the same window."""
+
+    window: int
+    """Tokens that are seen, the query's own included."""
+    num_blocks: int
+    """Blocks of their pool, numbered from 0."""
+
+
+@dataclass(kw_only=True)
+class WindowTable:
+    """The blocks of one sequence in one group, in token order. Only its pool changes it."""
+
+    first: int = 0
+    """Blocks of tokens that are not seen any more."""
+    blocks: list[int] = field(default_factory=list)
+    """Block i holds tokens [(first + i) * block_size, (first + i + 1) * block_size)."""
+    num_found: int = 0
+    """Blocks of tokens that were there when the table was made."""
+
+    @property
+    def end(self) -> int:
+        """Blocks up to the last one, with those that are not seen any more."""
+        return self.first + len(self.blocks)
+
+
+def most_blocks(
+    window: int, *, block_size: int, num_sequences: int, step_tokens: int, keeps_prefixes: bool
+) -> int:
+    """Return how many blocks can be needed at once.
+
+    Args:
+        window: Tokens that are seen.
+        block_size: Tokens a block.
+        num_sequences: Sequences that run at once.
+        step_tokens: Tokens, of all sequences, that are computed before windows move on.
+        keeps_prefixes: Whether there is to be room for the ends of some prefixes besides.
+    """
+    each = -(-window // block_size) + 2  # a window may begin and end within blocks
+    kept = min(num_sequences, MOST_PREFIXES) if keeps_prefixes else 0
+    return (num_sequences + kept) * each + -(-step_tokens // block_size)
+
+
+class WindowPool:
+    """The blocks of one group.
+
+    Args:
+        group: Its window and size.
+        block_size: Tokens a block.
+    """
+
+    def __init__(self, group: WindowGroup, *, block_size: int) -> None:
+        self._window = group.window
+        self._block_size = block_size
+        self._allocator = BlockAllocator(group.num_blocks)
+        self._beside: dict[int, int] = {}
+        """Of blocks of the prefix tree, which block of this pool has the same tokens."""
+        self._kept: dict[int, int] = {}
+        """The same, the other way."""
+        self._passed: dict[int, None] = {}
+        """Kept blocks that no table has, the longest given back first."""
+        self._ended: dict[int, None] = {}
+        """The same of those that are worth more."""
+
+    def free_blocks(self) -> list[int]:
+        """Return the blocks whose content is of no use, ascending."""
+        return self._allocator.free_blocks()
+
+    def longest(self, blocks: Sequence[int], parent: WindowTable | None) -> int:
+        """Return how many of a prefix's blocks can be gone on from.
+
+        Args:
+            blocks: Those of whole sequences.
+            parent: Table of the sequence that they were taken from, if they are not the tree's.
+        """
+        longest = run = 0
+        for index in range(len(blocks)):
+            run = run + 1 if self._find(blocks, index, parent) is not None else 0
+            if run >= index + 1 - self._first_seen(index + 1):
+                longest = index + 1
+        return longest
+
+    def open_table(self, blocks: Sequence[int], parent: WindowTable | None) -> WindowTable:
+        """Make the table of a sequence that goes on from a prefix which ``longest`` allowed."""
+        end = len(blocks)
+        first = self._first_seen(end)
+        found = [self._find(blocks, index, parent) for index in range(first, end)]
+        table = WindowTable(first=first, num_found=end)
+        for block in found:
+            assert block is not None
+            self._acquire(block)
+            table.blocks.append(block)
+        return table
+
+    def advance(self, table: WindowTable, num_computed: int) -> None:
+        """Give back what no token after so many sees, nor one after the last full block.
+
+        A sequence that shares the full blocks goes on from there.
+        """
+        first = self._first_seen(num_computed // self._block_size)
+        if first <= table.first:
+            return
+        passed = table.blocks[: first - table.first]
+        for index, block in enumerate(passed, start=table.first):
+            self._release(block, self._ended if index < table.num_found else self._passed)
+        del table.blocks[: len(passed)]
+        table.first = first
+
+    def grow(self, table: WindowTable, num_tokens: int) -> None:
+        """Make room for a sequence's tokens up to so many.
+
+        Raises:
+            EngineError: The pool is smaller than ``most_blocks`` said.
+        """
+        num_new = -(-num_tokens // self._block_size) - table.end
+        if num_new <= 0:
+            return
+        for _ in range(num_new - self._allocator.num_free):
+            oldest = next(iter(self._passed or self._ended), None)
+            if oldest is None:
+                break
+            self.forget(self._kept[oldest])
+        fresh = self._allocator.allocate(num_new)
+        if fresh is None:
+            raise EngineError(
+                f"the pool of a window of {self._window} tokens has "
+                f"{self._allocator.num_blocks} blocks, fewer than its sequences need"
+            )
+        table.blocks.extend(fresh)
+
+    def keep(self, table: WindowTable, first: int, blocks: Sequence[int]) -> None:
+        """Offer a sequence's blocks to others, beside blocks that the prefix tree has now.
+
+        Where an equal one is kept already, the table changes over to it.
+
+        Args:
+            table: The sequence's.
+            first: Which of its blocks the first of these is.
+            blocks: Those of the tree, in token order.
+        """
+        for place, beside in enumerate(blocks, start=first - table.first):
+            if not 0 <= place < len(table.blocks):
+                continue  # it went before its tokens were known
+            own, kept = table.blocks[place], self._beside.get(beside)
+            if kept is None:
+                self._allocator.share(own)
+                self._beside[beside], self._kept[own] = own, beside
+            elif kept != own:
+                self._acquire(kept)
+                table.blocks[place] = kept
+                self._release(own, self._passed)
+
+    def forget(self, beside: int) -> None:
+        """Keep a block no longer, if there is one beside this: it is cached no more."""
+        block = self._beside.pop(beside, None)
+        if block is not None:
+            del self._kept[block]
+            self._passed.pop(block, None)
+            self._ended.pop(block, None)
+            self._allocator.release(block)
+
+    def close_table(self, table: WindowTable) -> None:
+        """Give a table's blocks back; kept ones stay for reuse until the room is needed."""
+        for block in table.blocks:
+            self._release(block, self._ended)
+        table.blocks = []
+
+    def check_consistency(self, tables: Sequence[WindowTable], cached: set[int]) -> None:
+        """Prove that tables and kept blocks own every used one, and nobody else.
+
+        Args:
+            tables: Those that own blocks.
+            cached: Blocks of the prefix tree.
+
+        Raises:
+            EngineError: Something disagrees.
+        """
+        self._allocator.check_consistency([*(table.blocks for table in tables), self._kept])
+        if {own: beside for beside, own in self._beside.items()} != self._kept:
+            raise EngineError("blocks of a window do not stand beside those that they are kept for")
+        if strange := set(self._beside) - cached:
+            raise EngineError(f"blocks {sorted(strange)} have windows but are not cached")
+        idle = {block for block in self._kept if self._allocator.references(block) == 1}
+        if idle != {*self._passed, *self._ended} or self._passed.keys() & self._ended.keys():
+            raise EngineError(f"blocks {sorted(idle)} of a window can be had, and are not all told")
+
+    def _first_seen(self, num_blocks: int) -> int:
+        """Return the first block that the token after so many full blocks sees."""
+        return max(0, num_blocks * self._block_size + 1 - self._window) // self._block_size
+
+    def _find(self, blocks: Sequence[int], index: int, parent: WindowTable | None) -> int | None:
+        kept = self._beside.get(blocks[index])
+        if kept is None and parent is not None and parent.first <= index < parent.end:
+            return parent.blocks[index - parent.first]
+        return kept
+
+    def _acquire(self, block: int) -> None:
+        self._allocator.share(block)
+        self._passed.pop(block, None)
+        self._ended.pop(block, None)
+
+    def _release(self, block: int, idle: dict[int, None]) -> None:
+        if self._allocator.release(block) == 1 and block in self._kept:
+            idle[block] = None
