@@ -69,6 +69,23 @@ class Tables:
         self.tables = BlockTables(address=self.tensor.data_ptr(), stride=stride)
 
 
+def leave_behind(pages: Pages, tables: Tables, first_seen: list[int]) -> None:
+    """Let each sequence have only the blocks from a position on, as where a window has moved.
+
+    The block before stands for zeros, the last of the pages; nobody may follow those before it.
+    """
+    counts = [seen // BLOCK for seen in first_seen]
+    left = [b for blocks, n in zip(tables.lists, counts, strict=True) for b in blocks[:n]]
+    for part in (*pages.parts, *pages.scales):
+        if part.numel():
+            part[left] = 127 if part.dtype == torch.int8 else float("nan")
+            part[-1] = 0
+    for row, count in enumerate(counts):
+        tables.tensor[row, :count] = 2**30
+        if count:
+            tables.tensor[row, count - 1] = pages.parts[0].shape[0] - 1
+
+
 def angles(max_positions: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return inverse frequencies [D / 2], and the table of cosines and sines [P, D]."""
     frequencies = 1000.0 ** (-torch.arange(0, head_dim, 2).float() / head_dim)

@@ -9,11 +9,14 @@ import torch
 
 from zse.backends.gpu.graphs import room_for
 from zse.backends.gpu.inputs import InputShape
-from zse.backends.gpu.step import StepLimits, plan_step, shape_of, write_inputs
+from zse.backends.gpu.kv_pool import BLOCK_SIZE
+from zse.backends.gpu.step import UNSEEN_BLOCKS, StepLimits, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import floats_of_bfloat16
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.errors import EngineError
+from zse.kernels.attention.variants import PREFILL_FORMS
 from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.kv.windows import WindowGroup, WindowTable
 
 LIMITS = StepLimits(
     vocab_size=100, num_blocks=16, max_slots=8, tile_queries=64, table_stride=6, max_sampled=9
@@ -79,6 +82,53 @@ def test_padding_rows_use_a_block_and_a_slot_of_their_own():
     tables = written.numbers(written.at.tables, 4 * LIMITS.table_stride)
     assert tables[:4] == [3, 1, 4, 9]
     assert tables[3 * LIMITS.table_stride] == LIMITS.num_blocks
+
+
+def test_each_group_of_windows_has_a_table_as_far_as_kernels_look():
+    windows = [WindowGroup(window=40, num_blocks=9), WindowGroup(window=70, num_blocks=8)]
+    limits = replace(LIMITS, windows=windows)
+    tables = [WindowTable(first=2, blocks=[7, 4]), WindowTable(first=1, blocks=[2, 5, 0])]
+    batch = StepBatch(
+        chunks=[
+            chunk([5], 110, 0)._replace(windows=tables),
+            chunk([5, 6], 4, 1, (3,))._replace(windows=[WindowTable(blocks=[b]) for b in (1, 6)]),
+        ],
+        sampling=[[GREEDY], [GREEDY]],
+    )
+    plan = plan_step(batch, limits)
+    shape = shape_of(plan, limits, bucket=2)
+    shape = replace(shape, sequences=3)
+    view = memoryview(bytearray(b"\xee" * shape.length_bytes))
+    write_inputs(view, plan, shape, limits)
+    start = shape.arrays_at(0).window_tables
+    found = view[start : start + 4 * shape.window_blocks].cast("i").tolist()
+    rows = [found[at : at + 6] for at in range(0, len(found), 6)]
+    assert rows[0][1:4] == [9, 7, 4]
+    assert rows[1][0] == 9  # of a row that fills up the step
+    assert rows[2][0] == 1
+    assert rows[3][0:4] == [8, 2, 5, 0]
+    assert rows[4][0] == 8
+    assert rows[5][0] == 6
+
+
+def test_no_tile_of_keys_begins_before_the_block_that_stands_for_what_is_not_seen():
+    assert max(form.tokens for form in PREFILL_FORMS) <= (1 + UNSEEN_BLOCKS) * BLOCK_SIZE
+
+
+def test_a_chunk_without_a_block_that_its_window_sees_is_refused():
+    limits = replace(LIMITS, windows=[WindowGroup(window=40, num_blocks=9)])
+
+    def check(own: WindowTable) -> None:
+        one = chunk([5], 110, 0)._replace(windows=[own])
+        plan_step(StepBatch(chunks=[one], sampling=[[GREEDY]]), limits)
+
+    check(WindowTable(first=2, blocks=[7, 4]))
+    with pytest.raises(EngineError, match="has blocks 3 to 3 of a window of 40 tokens; it needs 2"):
+        check(WindowTable(first=3, blocks=[4]))
+    with pytest.raises(EngineError, match=r"has blocks 2 to 2 .* it needs 2 to 3"):
+        check(WindowTable(first=2, blocks=[7]))
+    with pytest.raises(EngineError, match="a block of a window of 40 tokens is outside 0 to 8"):
+        check(WindowTable(first=2, blocks=[7, 9]))
 
 
 def test_every_token_of_a_chunk_of_drafts_is_sampled_and_none_of_them_goes_on_by_itself():

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import pytest
 import torch
 from interpreted import InterpretedLauncher
-from paged_cache import Pages, Tables, angles, paired, relative_error, usual_heads
+from paged_cache import (
+    Pages,
+    Tables,
+    angles,
+    leave_behind,
+    paired,
+    relative_error,
+    usual_heads,
+)
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.launch import (
@@ -56,6 +64,7 @@ class Case:
     rotary_dim: int | None = None
     value_epsilon: float = 0.0
     sinks: bool = False
+    leaves: bool = False
 
 
 def check(case: Case) -> None:
@@ -66,12 +75,14 @@ def check(case: Case) -> None:
     order = torch.randperm(sum(p // 32 + 1 for p in case.positions)).tolist()
     tables = Tables([[order.pop() for _ in range(p // 32 + 1)] for p in case.positions], stride=7)
     num_blocks = sum(map(len, tables.lists))
-    pages = Pages(num_blocks, kv, dim, quantized=case.quantized_cache)
+    pages = Pages(num_blocks + 1, kv, dim, quantized=case.quantized_cache)
     stored_before = 0 if shape.stores else 1
     pasts = [torch.randn(2, position + stored_before, kv, dim) for position in case.positions]
     for blocks, past in zip(tables.lists, pasts, strict=True):
         pages.write(blocks, past[0], past[1])
     before = [pages.read(blocks, p) for blocks, p in zip(tables.lists, case.positions, strict=True)]
+    seen = [max(0, p + 1 - case.window) if case.leaves else 0 for p in case.positions]
+    leave_behind(pages, tables, seen)
     parts = torch.randn(case.qkv_splits, rows, shape.qkv_columns)
     bias = torch.randn(shape.qkv_columns) * 2
     norms = (torch.randn(dim), torch.randn(dim))
@@ -137,6 +148,7 @@ def check(case: Case) -> None:
         )  # fmt: skip
         flat[position, :kv] = flat[position, :kv, order]
         stored = pages.read(tables.lists[row], position + 1)
+        stored[: seen[row]] = before[row][: seen[row]]
         if shape.stores:
             assert relative_error(stored[position:], flat[position:]) <= limit
         expected = attention(
@@ -166,6 +178,12 @@ def test_every_place_of_the_new_token_in_its_block(position: int) -> None:
 @pytest.mark.parametrize("window", [1, 33, 40, 500])
 def test_a_window_hides_what_is_before_it(window: int) -> None:
     check(Case(positions=(70,), kv_heads=1, window=window, splits=2))
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_blocks_that_a_window_has_left_behind_are_not_read(splits: int) -> None:
+    positions = (100, 3, 133)
+    check(Case(positions=positions, kv_heads=1, window=30, splits=splits, leaves=True))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpu_facts import A100
 from interpreted import InterpretedLauncher
-from paged_cache import Pages, Tables, relative_error
+from paged_cache import Pages, Tables, leave_behind, relative_error
 
 from zse.kernels.attention.launch import (
     AttentionRules,
@@ -30,6 +30,7 @@ def check(
     softcap: float = 0.0,
     quantized: bool = False,
     has_sinks: bool = False,
+    leaves: bool = False,
     launcher: InterpretedLauncher | None = None,
 ) -> None:
     """Attend with chunks of (first position, rows), one a sequence."""
@@ -38,7 +39,7 @@ def check(
     lengths = [first + count for first, count in chunks]
     order = torch.randperm(sum(-(-length // 32) for length in lengths)).tolist()
     tables = Tables([[order.pop() for _ in range(-(-length // 32))] for length in lengths])
-    pages = Pages(sum(map(len, tables.lists)), kv_heads, head_dim, quantized=quantized)
+    pages = Pages(1 + sum(map(len, tables.lists)), kv_heads, head_dim, quantized=quantized)
     for blocks, length in zip(tables.lists, lengths, strict=True):
         keys, values = torch.randn(2, length, kv_heads, head_dim)
         pages.write(blocks, keys, values)
@@ -57,6 +58,9 @@ def check(
         for entries in (lists.first_rows, lists.num_rows, lists.table_rows, lists.first_positions)
     ]
     sinks = torch.randn(shape.num_heads) * 3
+    kept = [pages.read(*each) for each in zip(tables.lists, lengths, strict=True)]
+    if leaves:
+        leave_behind(pages, tables, [max(0, first + 1 - window) for first, _ in chunks])
     attention_prefill(
         launcher or InterpretedLauncher(), queries.data_ptr(), shape, pages.cache, tables.tables,
         PrefillTiles(
@@ -69,11 +73,11 @@ def check(
             window=window, softcap=softcap, sinks=sinks.data_ptr() if has_sinks else 0
         ),
     )  # fmt: skip
-    for chunk, blocks in zip(described, tables.lists, strict=True):
+    for chunk, stored in zip(described, kept, strict=True):
         own = slice(chunk.first_row, chunk.first_row + chunk.num_rows)
         length = chunk.first_position + chunk.num_rows
         expected = attention(
-            queries[own].float(), pages.read(blocks, length), torch.arange(length),
+            queries[own].float(), stored, torch.arange(length),
             chunk.first_position, window or None, softcap, sinks if has_sinks else None,
         )  # fmt: skip
         assert relative_error(found[own], expected) <= TOLERANCE
@@ -89,6 +93,11 @@ def test_chunks_with_and_without_a_prefix(chunks: list[tuple[int, int]]) -> None
 @pytest.mark.parametrize("window", [1, 20, 70])
 def test_a_window_hides_what_is_before_it(window: int) -> None:
     check([(90, 50)], window=window)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_blocks_that_a_window_has_left_behind_are_not_read(quantized: bool) -> None:
+    check([(131, 2), (97, 3)], window=30, leaves=True, quantized=quantized)
 
 
 @pytest.mark.parametrize(
