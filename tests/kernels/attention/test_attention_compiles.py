@@ -15,7 +15,7 @@ from zse.kernels.attention.variants import (
 )
 from zse.kernels.build.builder import build_pack
 from zse.kernels.embed.variants import embed_variant
-from zse.kernels.gate_up.variants import activate_variant, silu_mul_variant
+from zse.kernels.gate_up.variants import activate_times_variant, activate_variant, silu_mul_variant
 from zse.kernels.lm_head_sample.variants import cap_variant
 from zse.kernels.norm.variants import (
     family_norm_variant,
@@ -47,6 +47,7 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         family_norm_variant(32, quantized=True, layer=True),
         silu_mul_variant(1, element="fp32", quantized=True),
         activate_variant(8, element="bf16", quantized=False, gated=True),
+        activate_times_variant(quantized=True),
         embed_variant("int4", 128),
         rope_store_variant(128, quantized=True, head_norm=True),
         decode_variant(DecodeForm(head_dim=128, quantized_output=True)),
