@@ -218,6 +218,35 @@ def test_rope_scaling_matches_transformers(kind: str, make_pair: Callable[..., A
     check_pair(make_pair("llama", "bf16", rope_parameters=ROPES[kind]))
 
 
+LONG: dict[str, Any] = {
+    "original_max_position_embeddings": 48,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + index / 8 for index in range(8)],
+        "long_factor": [2.0 + index for index in range(8)],
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["cpu", "torch"])
+@pytest.mark.parametrize(("context", "length"), [(48, 45), (256, 60)], ids=["short", "long"])
+def test_the_context_of_a_start_chooses_the_frequencies_of_longrope(
+    context: int, length: int, way: dict[str, Any], make_pair: Callable[..., Any]
+) -> None:
+    """transformers goes by the length so far; keys that are kept would be of two kinds then."""
+    pair = make_pair("phi3", "fp32", **LONG)
+    options = load_options(**way, num_blocks=16, block_size=8, threads=1, max_context=context)
+    runner = load_runner(pair.path, options)
+    try:
+        expected = pair.logits(prompt(length))
+        assert_close(as_tensor(runner.logits(prompt(length))), expected)
+        pieces = [7, 1, length - 8]
+        assert_close(logits_in_chunks(runner, prompt(length), pieces, list(range(8))), expected)
+    finally:
+        runner.close()
+
+
 @pytest.mark.parametrize("quantization", ["bf16", "int8", "int4"])
 def test_tied_embedding_matches_transformers(
     quantization: str, make_pair: Callable[..., Any]

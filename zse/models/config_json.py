@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.errors import UnsupportedModelError
 from zse.models.parts import Heads
-from zse.models.rope import RoPESpec, read_rope, read_scaling, rope_values
+from zse.models.rope import RoPESpec, read_by_length, read_rope, read_scaling, rope_values
 from zse.models.spec_checks import MOST_LAYERS
 from zse.models.uniform import UniformDecoder
 
@@ -262,7 +262,9 @@ class ConfigJSON:
             self.value(name)
         values = rope_values(self._values, kind)
         share = values.get("partial_rotary_factor") or self.number("partial_rotary_factor", partial)
-        theta, scaling = read_scaling(values, max_position)
+        is_by_length = "long_factor" in values
+        told = {**values, "rope_type": "default"} if is_by_length else values
+        theta, scaling = read_scaling(told, max_position)
         if scaling is not None and scaling.kind == "proportional":
             share = 1.0  # of the frequencies, not of the head
         columns = int(head_dim * float(share))
@@ -271,7 +273,12 @@ class ConfigJSON:
                 f"partial_rotary_factor {share!r} of heads of {head_dim} columns is {columns}; "
                 "expected an even number of them"
             )
-        return RoPESpec(theta=theta, rotary_dim=columns, scaling=scaling)
+        by_length = None
+        if is_by_length:
+            named = "original_max_position_embeddings"
+            original = self.integer(named, values.get(named) or 4096)
+            by_length = read_by_length(values, original, max_position, columns // 2)
+        return RoPESpec(theta=theta, rotary_dim=columns, scaling=scaling, by_length=by_length)
 
     def heads(
         self, *, scale: float | None = None, qkv_bias: bool = False, output_bias: bool = False

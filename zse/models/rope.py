@@ -52,6 +52,20 @@ class RoPEScaling:
 
 
 @record
+class FactorsByLength:
+    """Divisors of the frequencies, of their own for long sequences (longrope, arXiv:2402.13753)."""
+
+    short: tuple[float, ...]
+    """One for each frequency, where no sequence is longer than those of the first training."""
+    long: tuple[float, ...]
+    """Where any may be."""
+    original_max_position: int
+    """Tokens of the longest sequence of that training."""
+    magnitude: float
+    """Multiplies cosines and sines, whatever the length."""
+
+
+@record
 class RoPESpec:
     """How positions turn queries and keys. Layers whose ropes are equal share a table."""
 
@@ -60,6 +74,10 @@ class RoPESpec:
     rotary_dim: int
     """Columns of a head that turn, the first ones."""
     scaling: RoPEScaling | None = None
+    by_length: FactorsByLength | None = None
+    """In place of a scaling."""
+    longest: int = 0
+    """Tokens of the longest sequence that is computed, which ``by_length`` goes by."""
 
     def inverse_frequencies(self, *, length: int = 0) -> list[float]:
         """Return rotary_dim / 2 frequencies in radians a token.
@@ -71,6 +89,10 @@ class RoPESpec:
         if scaling is not None and scaling.kind == "dynamic":
             theta = _dynamic_theta(dim, theta, scaling, length)
         base = [theta ** (-2.0 * i / dim) for i in range(dim // 2)]
+        if (by_length := self.by_length) is not None:
+            is_long = self.longest > by_length.original_max_position
+            factors = by_length.long if is_long else by_length.short
+            return [frequency / factor for frequency, factor in zip(base, factors, strict=True)]
         if scaling is None or scaling.kind == "dynamic":
             return base
         if scaling.kind == "proportional":
@@ -86,6 +108,8 @@ class RoPESpec:
     @property
     def factor(self) -> float:
         """What cosines and sines are multiplied by."""
+        if self.by_length is not None:
+            return self.by_length.magnitude
         if self.scaling is None or self.scaling.kind != "yarn":
             return 1.0
         return _yarn_attention_factor(self.scaling)
@@ -163,6 +187,42 @@ def read_scaling(values: Mapping[str, Any], max_position: int) -> tuple[float, R
     except (TypeError, ValueError) as error:
         raise UnsupportedModelError(f"RoPE scaling {values!r} cannot be read: {error}") from error
     return float(theta), scaling
+
+
+def read_by_length(
+    values: Mapping[str, Any], original_max_position: int, max_position: int, count: int
+) -> FactorsByLength:
+    """Return the divisors of so many frequencies from what ``rope_values`` returned.
+
+    Raises:
+        UnsupportedModelError: They are not as many numbers above zero, or a length has no meaning.
+    """
+    if original_max_position < 2 or max_position < 1:
+        raise UnsupportedModelError(
+            f"original_max_position_embeddings is {original_max_position}; expected at least 2"
+        )
+    stretch = float(values.get("factor") or max_position / original_max_position)
+    magnitude = _optional(values, "attention_factor")
+    if magnitude is None:
+        grown = math.log(max(stretch, 1.0)) / math.log(original_max_position)
+        magnitude = math.sqrt(1.0 + grown)
+    return FactorsByLength(
+        short=_factors(values, "short_factor", count),
+        long=_factors(values, "long_factor", count),
+        original_max_position=original_max_position,
+        magnitude=magnitude,
+    )
+
+
+def _factors(values: Mapping[str, Any], name: str, count: int) -> tuple[float, ...]:
+    found = values.get(name)
+    if isinstance(found, list) and len(found) == count:
+        numbers = [one for one in found if isinstance(one, int | float) and 0 < one < math.inf]
+        if len(numbers) == count:
+            return tuple(map(float, numbers))
+    raise UnsupportedModelError(
+        f"{name} of longrope is {str(found)[:100]}; expected {count} numbers above 0"
+    )
 
 
 def _dynamic_theta(head_dim: int, theta: float, scaling: RoPEScaling, length: int) -> float:

@@ -226,6 +226,7 @@ def load_runner(
             reader = path_or_reader
         spec = spec or spec_of(reader)
         max_position = _context_of(spec, options.batch.max_context)
+        spec = spec.within(max_position)
         load = ModelLoad(
             reader=reader,
             spec=spec,

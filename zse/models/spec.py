@@ -9,7 +9,7 @@ A spec says more than any backend can do today: a backend refuses by name what i
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -414,6 +414,10 @@ class ModelSpec:
             raise UnsupportedModelError(f"the layers of a {self.family} model are not alike")
         return mixer
 
+    def within(self, tokens: int) -> ModelSpec:
+        """Return the model as it is where no sequence has more than so many tokens."""
+        return replace(self, layers=tuple(_within(layer, tokens) for layer in self.layers))
+
     def groups(self) -> Iterator[WeightGroup]:
         """Return every weight that steps read once, in the order of execution."""
         # Tables that are gathered from come first: what is read whole lies together then.
@@ -435,6 +439,14 @@ class ModelSpec:
 
     def weights(self) -> Iterator[WeightSpec]:
         return (weight for group in self.groups() for weight in group.weights)
+
+
+def _within(layer: LayerSpec, tokens: int) -> LayerSpec:
+    mixer = layer.mixer
+    if not isinstance(mixer, AttentionSpec) or mixer.rope is None or mixer.rope.by_length is None:
+        return layer
+    rope = replace(mixer.rope, longest=tokens)
+    return replace(layer, mixer=replace(mixer, rope=rope))
 
 
 def weights_of(spec: Any) -> Iterator[WeightSpec]:
