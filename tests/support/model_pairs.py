@@ -18,14 +18,14 @@ from zse.format.layout import PlannedTensor
 from zse.format.schemes import group_sizes
 from zse.models.families import all_families, read_checkpoint, read_header
 from zse.quantize.scheme import quantize_rows
-from zse.quantize.source_rows import read_rows, reordered
+from zse.quantize.source_rows import read_rows, restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from zse.models.spec import ModelSpec
-    from zse.models.weights import Source, WeightSpec
+    from zse.models.weights import WeightSpec
 
 CONFIG_CLASSES = {
     name: CONFIG_MAPPING[f"{name}_text" if f"{name}_text" in CONFIG_MAPPING else name]
@@ -103,18 +103,6 @@ def write_file(
                 for role, part in parts.items():
                     writer.write_part(tensor.name, role, bytes_from(part))
         writer.close()
-
-
-def restored(rows: torch.Tensor, weight: WeightSpec, source: Source) -> torch.Tensor:
-    """Return a tensor of the checkpoint from a file's rows: the way back of ``read_rows``."""
-    rows = (rows - weight.offset) / weight.factor
-    if source.order is not None:
-        numbers = torch.arange(rows.shape[0])
-        rows = rows[reordered(numbers, source.order).argsort()]
-    if source.is_transposed:
-        *members, inputs, outputs = source.shape
-        rows = rows.reshape(*members, outputs, inputs).transpose(-1, -2)
-    return rows.reshape(source.shape)
 
 
 def checkpoint_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -35,9 +35,9 @@ class Argument:
         return self.type.startswith("*")
 
 
-def pointer(name: str, element: str) -> Argument:
-    """Return an address argument, 16-byte aligned; ``element`` is fp32, bf16, i8 ..."""
-    return Argument(name=name, type=f"*{element}", aligned=True)
+def pointer(name: str, element: str, *, aligned: bool = True) -> Argument:
+    """Return an address argument; ``element`` is fp32, bf16, i8 ...; ``aligned``: to 16 bytes."""
+    return Argument(name=name, type=f"*{element}", aligned=aligned)
 
 
 def number(name: str, kind: str = "i32", *, aligned: bool = False) -> Argument:

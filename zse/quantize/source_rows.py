@@ -50,6 +50,19 @@ def read_rows(
     return rows.float() + weight.offset if weight.offset else rows
 
 
+def restored(rows: torch.Tensor, weight: WeightSpec, source: Source) -> torch.Tensor:
+    """Return a tensor of the checkpoint from all rows of a piece: the way back of ``read_rows``."""
+    if weight.offset or weight.factor != 1.0:
+        rows = (rows.float() - weight.offset) / weight.factor
+    if source.order is not None:
+        places = reordered(torch.arange(rows.shape[0]), source.order)
+        rows = rows[places.argsort()]
+    if source.is_transposed:
+        *members, inputs, outputs = source.shape
+        rows = rows.reshape(*members, outputs, inputs).transpose(-1, -2)
+    return rows.reshape(source.shape)
+
+
 def reordered(rows: torch.Tensor, order: Order) -> torch.Tensor:
     """Return whole periods of rows in another order."""
     if isinstance(order, RowHalves):

@@ -32,7 +32,7 @@ SHAPE = {
     "num_hidden_layers": 2,
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 1,
-    "linear_num_value_heads": 2,
+    "linear_num_value_heads": 1,
     "linear_key_head_dim": 64,
     "linear_value_head_dim": 64,
 }
@@ -108,5 +108,5 @@ def test_drafts_are_refused(runner: ModelRunner) -> None:
 
 
 def test_states_are_counted(runner: ModelRunner) -> None:
-    layer = 4 * (2 * 64 * 64 + 4 * 4 * 64)
+    layer = 4 * (64 * 64 + 4 * 3 * 64)
     assert runner.memory_bytes()["states"] == layer * (2 + 1 + 2)

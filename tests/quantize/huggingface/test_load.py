@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from family_shapes import FAMILY_SHAPES
+from family_shapes import FAMILY_SHAPES, shape_of
 from logits import as_tensor
+from safetensors.torch import load_file, save_file
 
 from zse import format as zse_format
-from zse.errors import FormatError, MissingDependencyError, UnsupportedModelError, UsageError
+from zse.errors import FormatError, MissingDependencyError, UsageError
 from zse.format import ZSEReader, convert_model
 from zse.format.as_torch import unpack_nibbles
+from zse.models.builtin import builtin_checkpoint
 from zse.models.families import all_families
 from zse.models.runner import load_runner
 from zse.options import load_options
@@ -46,9 +48,39 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float =
     assert float((found - expected).abs().max() / expected.abs().max()) < tolerance
 
 
-def test_a_mixture_of_experts_is_not_put_back(make_file) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"layers\.0\.experts\.gate_up"):
-        load_zse_model(make_file("mixtral", "bf16", **FAMILY_SHAPES["mixtral"]), device="cpu")
+MIXED = ("mixtral", "qwen3_moe", "gpt_oss", "qwen3_next", "deepseek_v2", "glm4")
+
+
+@pytest.mark.parametrize(
+    ("family", "quantization"), [*((family, "int4") for family in MIXED), ("mixtral", "mxfp4")]
+)
+def test_experts_and_reordered_rows_give_the_logits_of_the_engine(
+    family: str, quantization: str, make_file
+) -> None:
+    path = make_file(family, quantization, **shape_of(family, num_hidden_layers=3))
+    model, _, info = load_zse_model(path, device="cpu")
+    assert isinstance(model.lm_head, ZSELinear)
+    assert info["schemes"][quantization] > 6
+    assert_close(logits(model), runner_logits(path))
+
+
+def test_experts_that_a_checkpoint_had_in_mxfp4_are_put_back(
+    make_checkpoint, tmp_path: Path
+) -> None:
+    shape = shape_of("gpt_oss", quantization_config={"quant_method": "mxfp4"})
+    folder = make_checkpoint(tmp_path / "packed", "gpt_oss", **shape)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, rows, columns = tensors.pop(name).shape
+        codes = torch.randint(0, 256, (experts, rows, columns // 32, 16), dtype=torch.uint8)
+        tensors[f"{name}_blocks"] = codes
+        tensors[f"{name}_scales"] = torch.randint(117, 121, codes.shape[:3], dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors")
+    shutil.copy(builtin_checkpoint("tiny") / "tokenizer.json", folder)
+    convert_model(folder, tmp_path / "m.zse", "int4")
+    model, _, info = load_zse_model(tmp_path / "m.zse", device="cpu")
+    assert {"int4", "mxfp4"} <= set(info["schemes"])
+    assert_close(logits(model), runner_logits(tmp_path / "m.zse"))
 
 
 @pytest.mark.parametrize("quantization", ["int4", "nf4", "int8", "bf16"])

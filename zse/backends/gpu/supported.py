@@ -54,8 +54,6 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
                 check_delta(mixer.key_dim, mixer.value_dim, mixer.convolution_width)
             except UnsupportedModelError as error:
                 yield where, str(error)
-            if mixer.num_value_heads % 2:  # rows of steps and decays begin at 16 bytes
-                yield where, "an odd number of value heads"
         if layer.own_input is not None and layer.own_input.gate.bias is not None:
             yield where, "a bias of its own input's gate"
         if layer.mixer_stream_norm is not None or layer.mlp_stream_norm is not None:

@@ -22,7 +22,9 @@ _INPUTS = (number("input_rows"), number("input_splits"))
 _GATES = (number("gate_rows"), number("gate_splits"))
 _RUNS = (pointer("first_rows", "i32"), pointer("num_rows", "i32"))
 _STARTS = (pointer("first_positions", "i32"), pointer("slots", "i32"))
-_RATES = (pointer("gates", "fp32"), pointer("decay", "fp32"), pointer("step_bias", "fp32"))
+_STEPS = pointer("gates", "fp32", aligned=False)
+"""Rows of steps and decays: two numbers a value head, of which there may be an odd number."""
+_RATES = (_STEPS, pointer("decay", "fp32"), pointer("step_bias", "fp32"))
 _WANTED = (pointer("wanted_keys", "bf16"), pointer("wanted_values", "bf16"))
 DECODE = Kernel(
     name="delta.delta_decode",
@@ -30,7 +32,7 @@ DECODE = Kernel(
     function="delta_decode",
     arguments=(
         pointer("inputs", "fp32"),
-        pointer("gates", "fp32"),
+        _STEPS,
         pointer("convolution", "fp32"),
         pointer("decay", "fp32"),
         pointer("step_bias", "fp32"),

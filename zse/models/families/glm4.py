@@ -18,7 +18,7 @@ _NORMS = NormNames(after_mixer="post_self_attn_layernorm", after_mlp="post_mlp_l
 
 def read(config: ConfigJSON) -> ModelSpec:
     hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
-    heads = config.heads(qkv_bias=config.flag("attention_bias"))
+    heads = config.heads(qkv_bias=config.flag("attention_bias", default=True))
     norms = Norms(epsilon=config.number("rms_norm_eps", 1.5625e-07))
     rope = config.rope(heads.head_dim, partial=0.5)
     activation = config.activation("silu")

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.errors import FormatError, UnsupportedModelError
+from zse.errors import FormatError
 from zse.format.as_torch import stored_parts
-from zse.models.families import read_header
 from zse.quantize.huggingface.layers import StoredMatrix
 
 if TYPE_CHECKING:
@@ -20,19 +19,27 @@ if TYPE_CHECKING:
     from zse.quantize.huggingface.layers import LayerMaker, Place
 
 
-def fill_model(model: Any, reader: ZSEReader, layers: LayerMaker, place: Place) -> None:
+def is_kept_as_is(weight: WeightSpec) -> bool:
+    """Whether a file has the rows of a checkpoint's matrices and vectors as they are there."""
+    moved = any(source.order or source.is_transposed for source in weight.sources)
+    stacked = weight.stack > 1 or any(len(source.shape) > 2 for source in weight.sources)
+    return not (moved or stacked or weight.offset or weight.factor != 1.0)
+
+
+def fill_model(
+    model: Any, reader: ZSEReader, spec: ModelSpec, layers: LayerMaker, place: Place
+) -> None:
     """Give every parameter of a model its value, group by group.
 
     Args:
         model: A transformers model whose parameters are on the meta device.
+        spec: Of the file; all of its weights are kept as they are.
         layers: What linear layers become.
         place: Of embeddings and norms.
 
     Raises:
         FormatError: The file's tensors and its config.json do not belong together.
     """
-    spec = read_header(reader.header.model_config)
-    _check_kept_as_is(spec)
     for group in spec.groups():
         biases = _biases(reader, group.weights)
         for tensor in group.weights:
@@ -54,15 +61,21 @@ def fill_model(model: Any, reader: ZSEReader, layers: LayerMaker, place: Place) 
         raise FormatError(f"the file has no values for {', '.join(left[:3])} of its config.json")
 
 
-def _check_kept_as_is(spec: ModelSpec) -> None:
-    """Refuse a model whose tensors a file does not keep as the checkpoint has them."""
-    for weight in spec.weights():
-        turned = any(source.order or source.is_transposed for source in weight.sources)
-        if turned or weight.stack > 1 or weight.offset or weight.factor != 1.0:
-            raise UnsupportedModelError(
-                f"{weight.name} of a {spec.family} model is not put back into transformers",
-                hint="Load the checkpoint that the file was converted from.",
-            )
+def pack_layers(model: Any, reader: ZSEReader, spec: ModelSpec, layers: LayerMaker) -> None:
+    """Put packed layers in the place of a model's own, where a file has their matrices as they are.
+
+    Args:
+        model: A transformers model that is filled already.
+    """
+    for group in spec.groups():
+        biases = _biases(reader, tuple(filter(is_kept_as_is, group.weights)))
+        for tensor in group.weights:
+            path = tensor.sources[0].name.removesuffix(".weight")
+            if tensor.kind not in ("linear", "head") or not is_kept_as_is(tensor):
+                continue
+            if isinstance(_module(model, path), torch.nn.Linear):
+                _fill_matrix(model, _stored(reader, tensor), tensor, layers, biases)
+        reader.release(group.name)
 
 
 def _biases(reader: ZSEReader, tensors: tuple[WeightSpec, ...]) -> dict[str, torch.Tensor]:

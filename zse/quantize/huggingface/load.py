@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zse.errors import FormatError, UsageError, needing
+from zse.models.families import read_header
 from zse.quantize.huggingface.bnb import bitsandbytes_layers
-from zse.quantize.huggingface.fill import fill_model
+from zse.quantize.huggingface.fill import fill_model, is_kept_as_is, pack_layers
 from zse.quantize.huggingface.kernels import open_kernels
 from zse.quantize.huggingface.layers import Place, ZSELinear
+from zse.quantize.huggingface.restore import restored_model
 from zse.quantize.locate import ZSEReader
 from zse.settings import load_settings
 
@@ -45,7 +47,8 @@ def load_zse_model(
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Rebuild the transformers model that a file was made from, with the weights of the file.
 
-    Norms and embeddings are plain tensors; linear layers keep their packed weights.
+    Norms and embeddings are plain tensors; linear layers keep their packed weights. Experts, and
+    what a file keeps in another order than checkpoints do, are dequantized once.
 
     Args:
         path: The .zse file, or whatever else ``zse.LLM`` takes.
@@ -86,7 +89,12 @@ def load_zse_model(
             kernels = open_kernels(on, reader, load_settings())
             layers = partial(ZSELinear, device=on, kernels=kernels)
         model = _empty_model(transformers, reader, place.dtype)
-        fill_model(model, reader, layers, place)
+        spec = read_header(reader.header.model_config)
+        if all(map(is_kept_as_is, spec.weights())):
+            fill_model(model, reader, spec, layers, place)
+        else:
+            model = restored_model(model, reader, spec, place)
+            pack_layers(model, reader, spec, layers)
         tokenizer = _build_tokenizer(transformers, reader)
         info = _describe(reader.path, reader)
     return model.eval(), tokenizer, info
@@ -131,6 +139,7 @@ def choose_dtype(dtype: str, place: torch.device) -> torch.dtype:
 def _empty_model(transformers: Any, reader: ZSEReader, dtype: torch.dtype) -> Any:
     """Return the model with every parameter on the meta device: shapes without memory."""
     settings = json.loads(bytes(_section(reader, "config.json")))
+    settings.pop("quantization_config", None)  # of the checkpoint; these weights are the file's
     config_class = type(transformers.AutoConfig.for_model(settings["model_type"]))
     config = config_class.from_dict(settings)
     config.dtype = dtype
