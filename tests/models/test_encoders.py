@@ -145,6 +145,19 @@ def test_texts_keep_nothing(make: Callable[..., Encoder]) -> None:
     runner.close()
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_runner_that_has_rested_makes_the_same_vectors(
+    way: str, make: Callable[..., Encoder]
+) -> None:
+    options = load_options(**WAYS[way], threads=1, num_blocks=1)
+    runner = load_runner(make("bert").path, options)
+    runner.rest(())
+    vectors = [list(vector) for vector in runner.vectors(TEXTS, "mean")]
+    runner.rest(())
+    assert [list(vector) for vector in runner.vectors(TEXTS, "mean")] == vectors
+    runner.close()
+
+
 @pytest.mark.parametrize("way", list(WAYS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_of_pairs_match_transformers(

@@ -384,7 +384,8 @@ class Backend(Operations, Protocol):
         """Give back memory that no step needs until the next one comes, where it can be had again.
 
         Args:
-            free_blocks: Blocks of each group of layers, ascending, whose content is of no use.
+            free_blocks: Blocks of each group of layers, ascending, whose content is of no use;
+                nothing where nobody uses the pool.
         """
 
     def join_rows(self, parts: Sequence[Handle]) -> LogitRows:
