@@ -330,3 +330,16 @@ def test_logits_cover_every_token_and_check_the_context(engine):
 def test_options_below_one_are_refused(engine, name):
     with pytest.raises(UsageError, match=name):
         engine.core(**{name: 0})
+
+
+def test_no_more_sequences_run_at_once_than_there_are_states_for(engine):
+    runner = engine.Runner(num_blocks=64)
+    runner.most_sequences = 2
+    core = engine.core(runner, max_sequences=4)
+    for index in range(5):
+        core.add_request(engine.request(f"r{index}", [index, 1], max_tokens=3))
+    most = 0
+    while core.has_work:
+        core.step()
+        most = max(most, core.stats().num_running)
+    assert (core.options.max_sequences, most) == (2, 2)

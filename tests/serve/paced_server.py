@@ -59,6 +59,7 @@ class PacedRunner:
     looks_ahead = False
     is_encoder = False
     num_checkpoints = None
+    most_sequences = None
     vocab_size = VOCAB_SIZE
 
     def __init__(self, *, step_seconds=0.0, num_blocks=8192, max_position=131072):

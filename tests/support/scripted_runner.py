@@ -125,6 +125,7 @@ class ScriptedRunner:
             [[-1] * block_size for _ in range(group.num_blocks)] for group in windows
         ]
         self.num_checkpoints = num_checkpoints
+        self.most_sequences: int | None = None
         self.is_encoder = False
         self.states: dict[int, list[int]] = {}
         """Of each slot, and of each checkpoint under its negative number less one."""

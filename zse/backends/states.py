@@ -7,11 +7,13 @@ a later sequence with the same prefix starts from. Without one its cached blocks
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention
 from zse.errors import EngineError
 from zse.kernels.delta.shape import DeltaShape
+from zse.option import with_values
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
+_LOG = logging.getLogger("zse.backends")
 MOST_CHECKPOINTS = 16
 """A state has the size of thousands of tokens of KV, and a handful of prefixes are in use."""
 
@@ -66,6 +69,30 @@ def states_of(spec: ModelSpec, options: LoadOptions) -> StateLayout:
         num_sequences=most,
         num_checkpoints=min(most, MOST_CHECKPOINTS) if keeps else 0,
     )
+
+
+def with_states_that_fit(
+    spec: ModelSpec, options: LoadOptions, available_bytes: int
+) -> LoadOptions:
+    """Return options for fewer sequences at once where states would take over half of the memory.
+
+    ``available_bytes`` is what the weights leave. Each halving gives up a power of two, as steps
+    are captured; one sequence is left in any case.
+    """
+    fitting, asked = options, options.batch.max_sequences
+    while (most := fitting.batch.max_sequences) > 1:
+        if 2 * states_of(spec, fitting).length_bytes <= available_bytes:
+            break
+        fitting = with_values(fitting, {"max_sequences": most // 2})
+    if most < asked:
+        _LOG.warning(
+            "%d sequences run at once, not %d: each keeps a state of %.0f MB, and all states "
+            "together get at most half of the memory that the weights leave",
+            most,
+            asked,
+            states_of(spec, options).slot_bytes / 1e6,
+        )
+    return fitting
 
 
 def check_states(chunks: Sequence[SequenceChunk], layout: StateLayout) -> None:

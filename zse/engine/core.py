@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.types import SampledToken
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
     from zse.models.runner import ModelRunner
-    from zse.options import LoadOptions
+    from zse.options import BatchOptions, LoadOptions
 logger = logging.getLogger(__name__)
 
 _LEAST_JUMP_AHEAD = 3
@@ -62,7 +63,7 @@ class EngineCore:
         aging_steps: int = 64,
     ) -> None:
         self.runner = runner
-        self.options = options.batch
+        self.options = _as_many_as(runner.most_sequences, options.batch)
         self.cache = KVCache(
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
@@ -386,3 +387,10 @@ class EngineCore:
         siblings.remove(sequence)
         if not siblings:
             del self._requests[request_id]
+
+
+def _as_many_as(most: int | None, options: BatchOptions) -> BatchOptions:
+    """Return options for no more sequences at once than there are states for."""
+    if most is None or most >= options.max_sequences:
+        return options
+    return replace(options, max_sequences=most)

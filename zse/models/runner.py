@@ -77,6 +77,12 @@ class ModelRunner:
         states = self._backend.states
         return states.num_checkpoints if states.shapes else None
 
+    @property
+    def most_sequences(self) -> int | None:
+        """Sequences that there are states for; None where sequences have none."""
+        states = self._backend.states
+        return states.num_sequences if states.shapes else None
+
     def submit(self, batch: StepBatch) -> PendingStep:
         """Hand one step to the device: write the chunks' KV and sample where a row asks for it.
 

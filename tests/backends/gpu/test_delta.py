@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 from interpreted_runner import open_runner
 from logits import as_tensor
 
+from zse.backends.gpu.budget import MemoryBudget
+from zse.backends.states import states_of
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import EngineError
 from zse.kernels.lm_head_sample.row import SamplingRow
@@ -110,3 +113,13 @@ def test_drafts_are_refused(runner: ModelRunner) -> None:
 def test_states_are_counted(runner: ModelRunner) -> None:
     layer = 4 * (64 * 64 + 4 * 3 * 64)
     assert runner.memory_bytes()["states"] == layer * (2 + 1 + 2)
+
+
+def test_where_memory_is_short_fewer_sequences_run(
+    path: Path, runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = states_of(runner.spec, load_options(max_sequences=2))
+    monkeypatch.setattr(MemoryBudget, "for_cache", 2 * states.length_bytes - 1)
+    with closing(open_runner(path, exact_activations=True)) as short:
+        assert (runner.most_sequences, short.most_sequences) == (2, 1)
+        assert short.memory_bytes()["states"] == states.slot_bytes * (1 + 1 + 1)

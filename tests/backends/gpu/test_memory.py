@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from attention_models import beside, mixed, told
+from family_shapes import shape_of
 from gpu_facts import H200
 
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
@@ -16,9 +17,11 @@ from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
 from zse.backends.gpu.memory import choose_num_blocks
 from zse.backends.gpu.plans import BATCH_ROWS, StepPlans
 from zse.backends.kv_groups import KVGroups, groups_of
+from zse.backends.states import states_of, with_states_that_fit
 from zse.errors import DeviceError
 from zse.kernels.attention.launch import decode_counters_bytes
 from zse.kernels.linear.weight import LinearWeight
+from zse.models.families import read_checkpoint
 from zse.models.memory import ModelFacts, estimate_memory
 from zse.models.uniform import TensorNames, UniformDecoder
 from zse.options import LoadOptions, load_options
@@ -170,3 +173,17 @@ def test_a_layer_with_a_window_is_split_into_what_it_sees():
     assert (windowed.window, full.window) == (3, 0)
     assert plans.decode_splits(1, windowed) == 2
     assert plans.decode_splits(1, full) == 512 // 64
+
+
+def test_states_take_at_most_half_of_what_the_weights_leave(caplog: pytest.LogCaptureFixture):
+    spec = read_checkpoint({**shape_of("qwen3_5"), "architectures": ["Qwen3_5ForCausalLM"]})
+    asked = options(max_sequences=64)
+    whole = states_of(spec, asked)
+    assert (whole.num_slots, whole.num_checkpoints) == (64 + 1 + 16, 16)
+    assert with_states_that_fit(spec, asked, 2 * whole.length_bytes) is asked
+    assert not caplog.messages
+    fewer = with_states_that_fit(spec, asked, 2 * whole.length_bytes - 1)
+    assert fewer.batch.max_sequences == 32
+    assert "32 sequences run at once, not 64" in caplog.messages[0]
+    assert with_states_that_fit(spec, asked, -1).batch.max_sequences == 1
+    assert with_states_that_fit(SPEC, asked, 0) is asked  # it has no states

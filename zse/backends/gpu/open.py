@@ -22,7 +22,7 @@ from zse.backends.gpu.state_pool import StatePool
 from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
 from zse.backends.kv_groups import groups_of
-from zse.backends.states import states_of
+from zse.backends.states import states_of, with_states_that_fit
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
 from zse.kernels.tuning import Tuning
@@ -74,7 +74,8 @@ def build_backend(
     stream: Stream, make_launcher: Callable[[], Launcher], arrival: Arrival, load: ModelLoad
 ) -> GPUBackend:
     """Make everything else while the weights arrive, then wait for them."""
-    spec, options, phases = load.spec, load.options, load.phases
+    spec, phases = load.spec, load.phases
+    options = with_states_that_fit(spec, load.options, arrival.budget.for_cache)
     _check_options(options)
     kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
     kept = outlier_layers(arrival.source, load.reader.header, spec) if kv_dtype == "int8" else ()
