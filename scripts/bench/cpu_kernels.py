@@ -1,11 +1,13 @@
-"""Matrix products of a model's shape on this processor, beside reading the same memory.
+"""Kernels of a model's shape on this processor: products beside reading memory, and the others.
 
     python scripts/bench/cpu_kernels.py                      # table, ends with one JSON line
     python scripts/bench/cpu_kernels.py --model tinyllama-1.1b --schemes int4,nf4 --rows 1,8
     python scripts/bench/cpu_kernels.py --beside OTHER.so    # another build, timed in turn
+    python scripts/bench/cpu_kernels.py --schemes '' --others attention --keys 4096
 
 A step is the products of all layers and the head, of random weights, with int8 activations where
-a scheme has them. Reading is torch's sum over the same bytes. The best of ``--rounds`` counts, as
+a scheme has them. Reading is torch's sum over the same bytes. The others are attention over the
+keys and values of all layers, and choosing a token from logits. The best of ``--rounds`` counts, as
 other work on the machine only ever adds.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,7 +24,9 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # torch's threads would spin where ours are to run
 import torch
+from cpu_operations import MOST_SINGLE_ROWS, Attending, Choosing
 from machine import machine_facts
 
 from zse.kernels.native.library import Library, load
@@ -47,6 +52,8 @@ MODELS = {
     "tinyllama-1.1b": ([(2560, 2048), (2048, 2048), (11264, 2048), (2048, 5632)], (32000, 2048)),
 }
 """Rows and columns of a layer's matrices, and of the head's."""
+HEADS = {"qwen2.5-0.5b": (14, 2, 64), "tinyllama-1.1b": (32, 4, 64)}
+OTHERS = ("attention", "greedy", "nucleus")
 GROUPS = {"int4": 128, "nf4": 128, "mxfp4": 32, "int8": 128}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 """On a machine that others use, the processor's time tells more, with one thread."""
@@ -164,6 +171,30 @@ def measure(
     return line
 
 
+def measure_other(
+    name: str, options: argparse.Namespace, rows: int, pools: list[Pool]
+) -> dict[str, object]:
+    """Return the facts of a line of attention or of choosing tokens."""
+    vocabulary = MODELS[options.model][1][0]
+    step: Attending | Choosing
+    if name == "attention":
+        step = Attending(HEADS[options.model], rows, keys=options.keys, layers=options.layers)
+    else:
+        step = Choosing(vocabulary, rows, is_greedy=name == "greedy")
+    calls: list[Callable[[], object]] = [lambda pool=pool: step.run(pool) for pool in pools]
+    times = best_seconds(calls, options.rounds, CLOCKS[options.clock])
+    line: dict[str, object] = {
+        "operation": name,
+        "rows": rows,
+        **({"keys": options.keys} if name == "attention" else {"vocabulary": vocabulary}),
+        "step_ms": round(times[0] * 1e3, 3),
+        "gbytes_per_s": round(step.bytes_read / times[0] / 1e9, 2),
+    }
+    if times[1:]:
+        line["beside"] = round(times[1] / times[0], 3)
+    return line
+
+
 def print_line(line: dict[str, object]) -> None:
     print("  ".join(f"{name} {value:>8}" for name, value in line.items()), flush=True)
 
@@ -173,6 +204,8 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="qwen2.5-0.5b")
     parser.add_argument("--schemes", default="int4,nf4,int8,bf16,fp16")
     parser.add_argument("--rows", default="1,2,4,8,512")
+    parser.add_argument("--others", default=",".join(OTHERS))
+    parser.add_argument("--keys", type=int, default=1024, help="tokens before a row's")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--rounds", type=int, default=5)
@@ -186,9 +219,15 @@ def main() -> None:
     pools = [one.start_pool(options.threads, spin_nanoseconds=20_000) for one in libraries]
     layer, head = MODELS[options.model]
     lines = []
-    for scheme in options.schemes.split(","):
+    all_rows = [int(rows) for rows in options.rows.split(",")]
+    for name in filter(None, options.others.split(",")):
+        for rows in all_rows:
+            if name == "attention" or rows <= MOST_SINGLE_ROWS:  # a prompt has one token chosen
+                lines.append(measure_other(name, options, rows, pools))
+                print_line(lines[-1])
+    for scheme in filter(None, options.schemes.split(",")):
         weights = make_weights(scheme, [*layer * options.layers, head])
-        for rows in map(int, options.rows.split(",")):
+        for rows in all_rows:
             rounds = options.rounds if rows < 64 else max(2, options.rounds // 2)
             lines.append(measure(weights, rows, pools, rounds, CLOCKS[options.clock]))
             print_line(lines[-1])

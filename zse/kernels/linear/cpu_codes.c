@@ -193,6 +193,16 @@ static void add_tail(const struct zse_matrix *matrix, struct block block, int64_
     add_block(&block, matrix->scheme, group, totals);
 }
 
+/* Ask for what a block ends with, its sums' places, and for what the next one begins with. */
+static void prefetch_ends(const struct zse_product *product, int64_t first) {
+    const struct zse_matrix *matrix = product->matrix;
+    int64_t scale_bytes = zse_count_scale_bytes(matrix, SIMD_ROWS);
+    for (int64_t row = 0; row < product->num_rows; row++)
+        __builtin_prefetch(product->output + row * matrix->rows + first, 1, 3);
+    zse_prefetch((const char *)matrix->scales + zse_count_scale_bytes(matrix, first) + scale_bytes,
+                 scale_bytes);
+}
+
 static void multiply_block(const struct zse_product *product, int64_t first, char *scales) {
     const struct zse_matrix *matrix = product->matrix;
     int64_t num_rows = product->num_rows;
@@ -205,6 +215,8 @@ static void multiply_block(const struct zse_product *product, int64_t first, cha
         block.rows[row] =
             (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
     block.next = block.rows[0] + SIMD_ROWS * bytes;
+    if (product->num_rows > 1)
+        prefetch_ends(product, first);
     if (matrix->scheme == ZSE_INT4)
         gather_scales(matrix, first, zse_scale_bytes(ZSE_INT4), scales);
     else if (matrix->scheme == ZSE_NF4)
