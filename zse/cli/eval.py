@@ -70,17 +70,13 @@ def command(
     from zse.settings import load_settings
 
     with needing("eval", "comparing logits"):
-        from zse.evaluate.models import is_checkpoint
         from zse.evaluate.run import evaluate
     settings = load_settings()
     options = with_flags(settings.serve.load, given)
     texts = read_texts(text or [])
     with shown_progress() as progress:
         path = locate_model(model, settings, quant=quant, progress=progress)
-        other_path = None
-        if against is not None:
-            reads_it = is_checkpoint(against)
-            other_path = Path(against) if reads_it else locate_model(against, settings)
+        other_path = None if against is None else _path_of(against, settings)
     windows = _windows(path, texts, context, tokens)
     longest = max(len(window.token_ids) for window in windows)
     with (
@@ -95,6 +91,14 @@ def command(
         sys.stdout.write(json.dumps(figures) + "\n")
     else:
         sys.stdout.write(describe(found, against))
+
+
+def _path_of(against: str, settings: Settings) -> Path:
+    """Return the checkpoint's folder, which is read as it is, or the file of another model."""
+    from zse.evaluate.models import is_checkpoint
+    from zse.quantize.locate import locate_model
+
+    return Path(against) if is_checkpoint(against) else locate_model(against, settings)
 
 
 def _windows(path: Path, texts: list[str], context: int, num_tokens: int | None) -> list[Window]:

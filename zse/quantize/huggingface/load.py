@@ -61,9 +61,8 @@ def load_zse_model(
             is float32 on a CPU and bfloat16 on a GPU.
 
     Returns:
-        The model (evaluation mode, ready for ``generate``),
-        its tokenizer, and a description of the file: path, architecture, format_version, schemes,
-        size_bytes, provenance.
+        The model (evaluation mode, ready for ``generate``), its tokenizer, and a description of the
+        file: path, architecture, format_version, schemes, size_bytes, provenance.
 
     Raises:
         MissingDependencyError: transformers, or for ``bnb`` bitsandbytes, is not installed.
