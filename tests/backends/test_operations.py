@@ -114,10 +114,6 @@ def test_what_no_backend_computes_is_refused_by_layer_and_name(
         (with_attention(k_norm=None), "layer 1 .*norms of heads"),
         (with_attention(q_norm=replace(SECOND.mixer.q_norm, kind="layer")), "norms of heads"),
         (with_layer(mlp_post_norm=replace(SECOND.mlp_norm, kind="layer")), "layer 1 .*a LayerNorm"),
-        (
-            replace(SPEC, embedding=replace(SPEC.embedding, positions=SPEC.embedding.weight)),
-            "the embedding .*learned positions",
-        ),
     ],
 )
 def test_what_a_gpu_does_not_compute_a_cpu_does(spec: ModelSpec, message: str) -> None:

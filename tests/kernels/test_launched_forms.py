@@ -28,7 +28,7 @@ from zse.kernels.delta.launch import (
 )
 from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.embed import variants as embed_forms
-from zse.kernels.embed.launch import EmbedTable, embed
+from zse.kernels.embed.launch import EmbedTable, Placing, embed
 from zse.kernels.experts import variants as expert_forms
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.experts.plan import PairPlan
@@ -39,6 +39,7 @@ from zse.kernels.layout import (
     FAMILY_HEAD_DIMS,
     HEAD_DIMS,
     INT8_HEAD_DIMS,
+    TEXT_HEAD_DIMS,
     HeadInputs,
     HeadShape,
     PagedCache,
@@ -48,7 +49,9 @@ from zse.kernels.linear.plan import candidates
 from zse.kernels.linear.variants import COMMON_FORMATS, OTHER_FORMATS
 from zse.kernels.linear.weight import PLAIN_SCHEMES, LinearWeight
 from zse.kernels.norm import variants as norm_forms
-from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
+from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm, stream_norm
+from zse.kernels.pool import variants as pool_forms
+from zse.kernels.pool.launch import POOLINGS, TextRows, pool_rows
 from zse.kernels.rope_store import variants as rope_forms
 from zse.kernels.rope_store.launch import rope_store, rope_table
 from zse.kernels.route import variants as route_forms
@@ -64,6 +67,7 @@ from zse.kernels.route.launch import (
 )
 
 EITHER = (False, True)
+TILES = PrefillTiles(count=1, first_rows=0, num_rows=0, table_rows=0, first_positions=0)
 
 
 def test_every_norm_is_one_that_a_row_asks_for() -> None:
@@ -83,6 +87,9 @@ def test_every_norm_is_one_that_a_row_asks_for() -> None:
             launcher, sums(shape.qkv_columns), shape, q_norm_address=0, k_norm_address=0,
             epsilon=1e-6,
         )  # fmt: skip
+    for groups in norm_forms.STREAM_ROW_GROUPS:
+        target = Plain(rows=1, columns=128 * groups, values=0)
+        stream_norm(launcher, 0, target.columns, 0, 1e-6, target)
     assert launcher.keys == packed(of=norm_forms.VARIANTS)
 
 
@@ -112,6 +119,12 @@ def test_every_embedding_is_one_that_a_table_asks_for() -> None:
             slots_address=0, last_tokens_address=0, rows=1, hidden=128, residual_address=0,
             scale=scale,
         )  # fmt: skip
+    for scheme in embed_forms.PLACED_SCHEMES:
+        embed(
+            launcher, EmbedTable(scheme=scheme, weights=0), tokens_address=0, slots_address=0,
+            last_tokens_address=0, rows=1, hidden=128, residual_address=0,
+            placing=Placing(position_rows=16),
+        )  # fmt: skip
     assert launcher.keys == packed(of=embed_forms.VARIANTS)
 
 
@@ -122,8 +135,9 @@ def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
             launcher, inverse_frequencies_address=0, table_address=0, num_positions=1,
             rotary_dim=columns,
         )  # fmt: skip
-    for (head_dim, rotary_dim), norm, scales in product(heads_of_all_kinds(), (0, 16), (0, 16)):
-        if scales and head_dim not in INT8_HEAD_DIMS:
+    kinds = [*heads_of_all_kinds(), *((dim, 0) for dim in heads_of_texts())]
+    for (head_dim, rotary_dim), norm, scales in product(kinds, (0, 16), (0, 16)):
+        if (scales and head_dim not in INT8_HEAD_DIMS) or (norm and head_dim in heads_of_texts()):
             continue
         shape = HeadShape(num_heads=2, kv_heads=1, head_dim=head_dim)
         inputs = HeadInputs(
@@ -140,6 +154,11 @@ def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
 def heads_of_all_kinds() -> list[tuple[int, int | None]]:
     """Return head widths with the columns that turn; None where heads are as usual."""
     return [(dim, None) for dim in HEAD_DIMS] + [(dim, 32) for dim in FAMILY_HEAD_DIMS]
+
+
+def heads_of_texts() -> list[int]:
+    """Return head widths that encoders alone have."""
+    return [dim for dim in TEXT_HEAD_DIMS if dim not in FAMILY_HEAD_DIMS]
 
 
 @dataclass
@@ -214,14 +233,13 @@ def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, scales: in
 def attend_with_prompts(launcher: Recorder, head_dim: int, scales: int) -> None:
     """Launch every prefill attention of a head width with a cache of one type."""
     cache = PagedCache(keys=0, values=0, key_scales=scales)
-    tiles = PrefillTiles(count=1, first_rows=0, num_rows=0, table_rows=0, first_positions=0)
     shape = HeadShape(num_heads=8, kv_heads=1, head_dim=head_dim)
     rules = [{}, {"window": 7}] if head_dim <= 256 else [{}]
     softcaps = (0.0, 30.0) if head_dim in attention_forms.SOFTCAP_HEAD_DIMS else (0.0,)
     sinks = (0, 16) if head_dim in attention_forms.SINK_HEAD_DIMS else (0,)
     for rule, softcap, sink in product(rules, softcaps, sinks):
         attention_prefill(
-            launcher, 0, shape, cache, TABLES, tiles, 0,
+            launcher, 0, shape, cache, TABLES, TILES, 0,
             rules=AttentionRules(softcap=softcap, sinks=sink, **rule),
         )  # fmt: skip
 
@@ -241,6 +259,12 @@ def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
         )
         inputs = HeadInputs(qkv=sums(gated.qkv_columns), cosines_sines=0, positions=0)
         output_gate(launcher, inputs, gated, 0)
+        for head_dim, window in ((32, 0), (64, 0), (64, 7)):
+            shape = HeadShape(num_heads=2, kv_heads=2, head_dim=head_dim)
+            attention_prefill(
+                launcher, 0, shape, PagedCache(keys=0, values=0), TABLES, TILES, 0,
+                rules=AttentionRules(window=window, whole=True),
+            )  # fmt: skip
         keys |= launcher.keys
     assert keys == packed(of=attention_forms.VARIANTS)
 
@@ -284,3 +308,11 @@ def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> N
             outputs_address=0,
         )
     assert launcher.keys == packed(of=delta_forms.VARIANTS)
+
+
+def test_every_pooling_is_of_one_form() -> None:
+    launcher = Recorder()
+    for pooling in POOLINGS:
+        texts = TextRows(count=1, first_rows=0, num_rows=0)
+        pool_rows(launcher, 0, texts, 0, hidden=128, pooling=pooling)
+    assert launcher.keys == packed(of=pool_forms.VARIANTS)

@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from zse.options import DeviceOptions, LoadOptions
 
 
-def preload(device: str) -> None:
-    """Import a GPU's backend ahead of ``create_backend``, while the GPU is being opened."""
+def preload(device: str, spec: ModelSpec | None = None) -> None:
+    """Import a GPU's backend ahead of ``create_backend``, while the GPU is being opened.
+
+    With a ``spec`` also what only some models have.
+    """
     if runs_on_gpu(device):
-        import zse.backends.gpu.open  # noqa: F401 - for its effect
+        from zse.backends.gpu.open import import_kinds
+
+        if spec is not None:
+            import_kinds(spec)
 
 
 def begin_arrival(

@@ -16,6 +16,7 @@ from zse.kernels.gate_up import variants as gate_up
 from zse.kernels.linear import variants as linear
 from zse.kernels.lm_head_sample import variants as lm_head_sample
 from zse.kernels.norm import variants as norm
+from zse.kernels.pool import variants as pool
 from zse.kernels.rope_store import variants as rope_store
 from zse.kernels.route import variants as route
 
@@ -33,6 +34,7 @@ FOLDERS = (
     route,
     experts,
     delta,
+    pool,
 )
 
 

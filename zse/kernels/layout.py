@@ -22,6 +22,8 @@ SCALE_CHANNELS = 32
 HEAD_DIMS = (64, 80, 96, 128, 256)
 FAMILY_HEAD_DIMS = (64, 128, 256, 512)
 """Head widths of families whose heads are gated, turn in part or not at all, and the like."""
+TEXT_HEAD_DIMS = (32, 64)
+"""Head widths of encoders."""
 MOST_GATED_DIM = 256
 """Width of the widest heads that may be gated."""
 INT8_HEAD_DIMS = (64, 128, 256, 512)

@@ -455,7 +455,9 @@ def weights_of(spec: Any) -> Iterator[WeightSpec]:
         yield spec
     elif spec is not None:
         for name in _names_of_specs(spec.__class__):
-            yield from weights_of(getattr(spec, name))
+            part = getattr(spec, name)
+            if part is not None:  # most are: a start goes through the weights several times
+                yield from weights_of(part)
 
 
 @cache

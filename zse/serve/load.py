@@ -55,6 +55,7 @@ def load_served_model(
         # slower beside the threads that load.
         compiling = beside.submit(_template_of, reader)
         reading = FileReading(reader, phases)
+        preload(options.load.device.name, reading.spec)
         opened = head_start.take()
         progress.phase = "weights"
         _tell(opened, progress)

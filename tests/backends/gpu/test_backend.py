@@ -73,6 +73,16 @@ def test_penalties_count_the_token_that_only_the_device_knows(runner, path):
     assert found == expected
 
 
+def test_a_prompt_that_was_prepared_loads_no_code_when_it_comes(runner):
+    backend = runner._backend
+    loaded = backend._launcher._loaded
+    backend.prepare_prompt(runner._forward, len(PROMPT))
+    before = set(loaded)
+    random = SamplingRow(temperature=1.0, step=0)
+    runner.execute(StepBatch(chunks=[chunk(PROMPT, 0)], sampling=[[random]]))
+    assert loaded == before
+
+
 def test_a_decode_step_continues_from_the_device(runner, path):
     first = runner.submit(StepBatch(chunks=[chunk(PROMPT, 0)], sampling=[[greedy()]]))
     second = runner.submit(

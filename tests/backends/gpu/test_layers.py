@@ -9,12 +9,15 @@ import pytest
 import torch
 from any_layers import write_model
 from attention_models import bare, beside, capped, gates, mixed, sinks, told
+from family_shapes import shape_of
 from interpreted_runner import open_runner
 from logits import as_tensor
+from model_pairs import ARCHITECTURES, CONFIG_CLASSES
 
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kv.windows import WindowTable
 from zse.models.decoder import logits_of
+from zse.models.families import read_checkpoint
 from zse.models.runner import load_runner
 from zse.options import load_options
 
@@ -86,3 +89,18 @@ def test_layers_with_a_window_have_blocks_of_their_own(tmp_path: Path) -> None:
             for block in {2, 5} - {own}:
                 assert ctypes.string_at(address + block * length, length) == b"\xff" * length
     runner.close()
+
+
+def test_positions_that_were_learned_have_the_logits_of_torch(tmp_path: Path) -> None:
+    own = {"num_attention_heads": 1, "num_hidden_layers": 1, "n_inner": 64}
+    config = CONFIG_CLASSES["gpt2"](**shape_of("gpt2", hidden_size=64, **own))
+    spec = read_checkpoint(config.to_dict() | {"architectures": [ARCHITECTURES["gpt2"]]})
+    path = tmp_path / "model.zse"
+    write_model(path, spec, "int8")
+    torch_runner = load_runner(path, load_options(device="torch", num_blocks=8), spec=spec)
+    expected = as_tensor(torch_runner.logits(TOKENS))
+    torch_runner.close()
+    runner = open_runner(path, spec=spec)
+    found = as_tensor(runner.logits(TOKENS, chunk_tokens=len(TOKENS) - 1))
+    runner.close()
+    assert float((found - expected).norm() / expected.norm()) < TOLERANCE

@@ -15,7 +15,8 @@ from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
 from zse.backends.gpu.memory import choose_num_blocks
-from zse.backends.gpu.plans import BATCH_ROWS, StepPlans
+from zse.backends.gpu.plans import StepPlans
+from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.backends.kv_groups import KVGroups, groups_of
 from zse.backends.states import states_of, with_states_that_fit
 from zse.errors import DeviceError
@@ -47,7 +48,7 @@ SPEC = UniformDecoder(
     rms_norm_eps=1e-5,
     rope_theta=10000.0,
 ).spec(TensorNames())
-SHAPE = SimpleNamespace(max_position=32768)
+SHAPE = SimpleNamespace(max_position=32768, is_encoder=False)
 
 
 def options(**values: object) -> LoadOptions:
@@ -101,6 +102,15 @@ def test_layers_have_heads_of_their_own_and_some_read_those_of_another():
     shared = layout_for(replace(SPEC, layers=reading), "bf16", groups)
     assert (dict(shared.readers), set(shared.layers)) == ({1: 0}, {0})
     assert shared.block_bytes() == [other.layers[1].parts(1)[-1]]
+
+
+def test_layers_of_whole_texts_share_the_memory_of_one_and_nothing_is_kept_of_it():
+    whole = [replace(layer, mixer=replace(layer.mixer, is_causal=False)) for layer in SPEC.layers]
+    spec = replace(SPEC, layers=tuple(whole))
+    shared = layout_for(spec, "bf16", groups_of(spec, options()))
+    assert (dict(shared.readers), set(shared.layers)) == ({1: 0}, {0})
+    encoder = SimpleNamespace(max_position=512, is_encoder=True)
+    assert choose_num_blocks(budget(20), shared, encoder, options()) == 1
 
 
 def test_what_is_left_goes_to_the_cache():

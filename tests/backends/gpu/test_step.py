@@ -10,7 +10,14 @@ import torch
 from zse.backends.gpu.graphs import room_for
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
-from zse.backends.gpu.step import UNSEEN_BLOCKS, StepLimits, plan_step, shape_of, write_inputs
+from zse.backends.gpu.step import (
+    UNSEEN_BLOCKS,
+    StepLimits,
+    plan_step,
+    shape_of,
+    tiles_of,
+    write_inputs,
+)
 from zse.backends.gpu.transfers import floats_of_bfloat16
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.errors import EngineError
@@ -207,11 +214,31 @@ def test_unused_adjustments_name_no_token():
     assert view[start : start + 16].cast("i").tolist() == [7, -1, -1, -1]
 
 
+def test_whole_texts_say_where_they_end_and_which_tokens_are_of_a_second_one():
+    tokens = list(range(20))
+    pair = SequenceChunk(0, tokens, 0, (0,), "prefill", second_from=3)
+    alone = SequenceChunk(0, tokens[:2], 0, (1,), "prefill")
+    plan = plan_step(StepBatch(chunks=[pair, alone], sampling=[(), ()]), LIMITS)
+    shape = shape_of(plan, LIMITS)
+    view = memoryview(bytearray(shape.length_bytes))
+    write_inputs(view, plan, shape, LIMITS)
+    arrays = shape.arrays_at(0)
+    types = view[arrays.types :].cast("i")[:22].tolist()
+    assert types == [0] * 3 + [1] * 17 + [0] * 2
+    tiles = tiles_of(plan, shape, LIMITS)
+    ends = dict(zip(tiles.table_rows, tiles.ends, strict=True))
+    assert ends == {0: 20, 1: 2}
+    assert view[arrays.tile_ends :].cast("i")[: shape.tiles].tolist() == tiles.ends
+    unpaired = plan_step(StepBatch(chunks=[alone], sampling=[()]), LIMITS)
+    assert shape_of(unpaired, LIMITS).typed_rows == 0
+
+
 def test_arrays_do_not_overlap_and_are_aligned():
     shape = InputShape(
         decode_rows=3,
         prefill_rows=70,
         tiles=2,
+        typed_rows=70,
         runs=2,
         sequences=5,
         table_stride=6,

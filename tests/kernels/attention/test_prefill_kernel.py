@@ -31,6 +31,7 @@ def check(
     quantized: bool = False,
     has_sinks: bool = False,
     leaves: bool = False,
+    whole: bool = False,
     launcher: InterpretedLauncher | None = None,
 ) -> None:
     """Attend with chunks of (first position, rows), one a sequence."""
@@ -55,7 +56,13 @@ def check(
     lists = prefill_tiles(described, PREFILL_QUERIES)
     arrays = [
         torch.tensor(entries, dtype=torch.int32)
-        for entries in (lists.first_rows, lists.num_rows, lists.table_rows, lists.first_positions)
+        for entries in (
+            lists.first_rows,
+            lists.num_rows,
+            lists.table_rows,
+            lists.first_positions,
+            lists.ends,
+        )
     ]
     sinks = torch.randn(shape.num_heads) * 3
     kept = [pages.read(*each) for each in zip(tables.lists, lengths, strict=True)]
@@ -66,11 +73,11 @@ def check(
         PrefillTiles(
             count=len(lists.num_rows), first_rows=arrays[0].data_ptr(),
             num_rows=arrays[1].data_ptr(), table_rows=arrays[2].data_ptr(),
-            first_positions=arrays[3].data_ptr(),
+            first_positions=arrays[3].data_ptr(), ends=arrays[4].data_ptr(),
         ),
         found.data_ptr(),
         rules=AttentionRules(
-            window=window, softcap=softcap, sinks=sinks.data_ptr() if has_sinks else 0
+            window=window, softcap=softcap, sinks=sinks.data_ptr() if has_sinks else 0, whole=whole
         ),
     )  # fmt: skip
     for chunk, stored in zip(described, kept, strict=True):
@@ -79,8 +86,14 @@ def check(
         expected = attention(
             queries[own].float(), stored, torch.arange(length),
             chunk.first_position, window or None, softcap, sinks if has_sinks else None,
+            whole=whole,
         )  # fmt: skip
         assert relative_error(found[own], expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("head_dim", "window"), [(32, 0), (64, 0), (64, 5), (64, 70)])
+def test_tokens_of_whole_texts_see_what_follows_them(head_dim: int, window: int) -> None:
+    check([(0, 131), (0, 3), (0, 64)], head_dim=head_dim, group=1, window=window, whole=True)
 
 
 @pytest.mark.parametrize(

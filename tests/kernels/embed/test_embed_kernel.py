@@ -11,7 +11,7 @@ from interpreted import InterpretedLauncher
 from zse.errors import UnsupportedModelError
 from zse.format import Scheme
 from zse.format.as_torch import dequantize
-from zse.kernels.embed.launch import EmbedTable, embed
+from zse.kernels.embed.launch import EmbedTable, Placing, embed
 from zse.kernels.embed.reference import embed as reference
 
 VOCAB, HIDDEN = 12, 1152
@@ -59,6 +59,33 @@ def test_rows_equal_the_dequantized_table(scheme: str, group: int, scale: float)
         residual_address=residual.data_ptr(), scale=scale,
     )  # fmt: skip
     expected = reference([3, 7, 11], weight) * scale
+    torch.testing.assert_close(residual, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("tells_types", [True, False])
+def test_rows_of_positions_and_of_types_are_added(tells_types: bool) -> None:
+    """The first row is a decoded token's, whose position lies apart from those of a prompt."""
+    torch.manual_seed(6)
+    weight = torch.randn(VOCAB, HIDDEN).half()
+    position_rows, type_rows = torch.randn(9, HIDDEN), torch.randn(2, HIDDEN)
+    numbers = {
+        "tokens": [3, 0, 11], "positions": [6], "prefill_positions": [0, 1], "types": [1, 0, 1]
+    }  # fmt: skip
+    arrays = {name: torch.tensor(each, dtype=torch.int32) for name, each in numbers.items()}
+    residual = torch.full((3, HIDDEN), -5.0)
+    placing = Placing(
+        position_rows=position_rows.data_ptr(), first_position=2, type_rows=type_rows.data_ptr(),
+        decode_rows=1, positions=arrays["positions"].data_ptr(),
+        prefill_positions=arrays["prefill_positions"].data_ptr(),
+        types=arrays["types"].data_ptr() if tells_types else 0,
+    )  # fmt: skip
+    embed(
+        InterpretedLauncher(), EmbedTable(scheme="fp16", weights=weight.data_ptr()),
+        tokens_address=arrays["tokens"].data_ptr(), slots_address=0, last_tokens_address=0, rows=3,
+        hidden=HIDDEN, residual_address=residual.data_ptr(), scale=2.0, placing=placing,
+    )  # fmt: skip
+    expected = 2.0 * weight[[3, 0, 11]].float() + position_rows[[8, 2, 3]]
+    expected += type_rows[[1, 0, 1] if tells_types else [0, 0, 0]]
     torch.testing.assert_close(residual, expected, rtol=1e-6, atol=1e-6)
 
 

@@ -95,6 +95,12 @@ class Arrival:
         """Return the bytes of weights that have arrived, and all of them."""
         return self._loading.num_bytes()
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether all of the weights have."""
+        arrived, wanted = self.num_bytes()
+        return arrived == wanted
+
     def wait(self) -> LoadReport:
         """Wait until every weight is in the block.
 

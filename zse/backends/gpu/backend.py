@@ -17,12 +17,12 @@ from zse.backends.gpu.graphs import (
     room_for,
 )
 from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.kinds import state_pool_of, text_operations_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
 from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.memory import SequenceMemory
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.scratch import Scratch
-from zse.backends.gpu.state_pool import StatePool
 from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.states import check_states, states_of
@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
     from zse.kernels.launcher import Launcher
-    from zse.models.spec import HeadSpec
+    from zse.models.spec import HeadSpec, Pooling
 
 GREEDY = GraphKey("decode", 1, SamplingKind())
+FIRST_SAMPLINGS = (SamplingKind(random=True), SamplingKind(random=True, truncated=True))
+"""How a first request has its tokens chosen that does not ask for the likeliest."""
 
 
 class GPUBackend(GPUOperations):
@@ -68,6 +70,7 @@ class GPUBackend(GPUOperations):
         self._result_ring = ResultRing(
             gpu, max_rows=limits.max_sampled, max_slots=limits.max_slots, stream=stream
         )
+        self._texts = text_operations_of(model)
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._eager_inputs: Block | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
@@ -82,6 +85,8 @@ class GPUBackend(GPUOperations):
         plan = plan_step(batch, self._limits)
         check_states(batch.chunks, self.states)
         states = self._memory.sequences.states
+        if states is None:
+            return self._compute(plan, forward)
         for chunk in batch.chunks:
             if (source := chunk.restored_from) is not None:
                 states.copy(self.states.slot_of(source), chunk.sequence_slot, self._stream)
@@ -141,6 +146,26 @@ class GPUBackend(GPUOperations):
         self._graph(GREEDY, forward)
         self._stream.synchronize()
 
+    def prepare_prompt(self, forward: Forward, rows: int) -> None:
+        """Load the kernels that a first prompt of about so many tokens goes through."""
+        self._gpu.make_current()
+        tiles = -(-rows // self._limits.tile_queries)
+        shape = InputShape(
+            decode_rows=0,
+            prefill_rows=rows,
+            tiles=tiles,
+            runs=1,
+            longest_run=rows,
+            sequences=1,
+            table_stride=self._limits.table_stride,
+            windows=len(self._limits.windows),
+            wanted=int(not self._model.spec.is_encoder),
+        )
+        step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
+        self._rehearsed(step, partial(forward, self))
+        for sampling in FIRST_SAMPLINGS[: shape.wanted * len(FIRST_SAMPLINGS)]:
+            self._rehearsed(replace(step, sampling=sampling), self.choose)
+
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         """Send the inputs of one pass, whose operations are then launched one by one."""
         self._gpu.make_current()
@@ -184,21 +209,26 @@ class GPUBackend(GPUOperations):
         )
         inputs = self._gpu.allocate(shape.length_bytes)
         step = self._step(shape, inputs.address, self._memory.sequences, key.sampling)
-        graph = self._recorded(step, lambda step: forward(self, step))
+        graph = self._recorded(step, partial(forward, self))
         choice = self._recorded(step, self.choose) if key.sampling.masked else None
         return CapturedStep(graph=graph, choice=choice, inputs=inputs, masks=step.scratch.masks)
 
     def _recorded(self, step: Step, work: Callable[[Step], object]) -> GraphExec:
         """Return a graph of what some work launches for a step."""
-        rehearsal = Rehearsal(self._launcher.device)
-        work(replace(step, launcher=rehearsal))
-        self._launcher.prepare(*rehearsal.variants)  # a stream that is captured loads no code
+        rehearsal = self._rehearsed(step, work)  # a stream that is captured loads no code
         with self._gpu.capture(self._stream) as capture:
-            work(step)
+            rehearsal.repeat_on(self._launcher)
         graph = capture.graph.instantiate()
         graph.upload(self._stream)
         capture.graph.destroy()
         return graph
+
+    def _rehearsed(self, step: Step, work: Callable[[Step], object]) -> Rehearsal:
+        """Return what some work launches for a step, when the code of all of it is loaded."""
+        rehearsal = Rehearsal(self._launcher.device)
+        work(replace(step, launcher=rehearsal))
+        rehearsal.prepare_on(self._launcher)
+        return rehearsal
 
     def _step(
         self, shape: InputShape, inputs: int, memory: SequenceMemory, sampling: SamplingKind
@@ -234,6 +264,21 @@ class GPUBackend(GPUOperations):
         finally:
             host.free()
 
+    def pool(self, step: Step, residual: Residual, pooling: Pooling) -> Sequence[Sequence[float]]:
+        """Return the vector of each text of a step."""
+        assert self._texts is not None
+        vectors = self._texts.write_vectors(step, residual, self.ends.final_norm, pooling)
+        hidden = self._model.spec.hidden_size
+        length = step.shape.runs * hidden * 4
+        host = self._gpu.allocate_host(length)
+        try:
+            self._gpu.copy_to_host(host.address, vectors, length, self._stream)
+            self._stream.synchronize()
+            numbers = memoryview(bytes(host.view[:length])).cast("f")
+        finally:
+            host.free()
+        return [numbers[at : at + hidden].tolist() for at in range(0, len(numbers), hidden)]
+
     def join_rows(self, parts: Sequence[bytes]) -> LogitRows:
         joined = bytearray().join(parts)  # not bytes: a view of it may be written to
         return logit_rows(memoryview(joined), self._model.spec.vocab_size)
@@ -243,7 +288,7 @@ class GPUBackend(GPUOperations):
         layout = self._memory.sequences.cache.layout
         return SequenceMemory(
             cache=KVPool(self._gpu, layout, [num_blocks] * (1 + len(self.windows))),
-            states=StatePool(self._gpu, self.states.shapes, 1),
+            states=state_pool_of(self._gpu, self.states, 1),
         )
 
     def release_cache(self, cache: SequenceMemory) -> None:
@@ -259,8 +304,8 @@ class GPUBackend(GPUOperations):
             "kv_cache": self._memory.sequences.cache.length_bytes,
             "scratch": self._memory.scratch.length_bytes,
         }
-        states = self._memory.sequences.states.length_bytes
-        return held | ({"states": states} if states else {})
+        states = self._memory.sequences.states
+        return held if states is None else held | {"states": states.length_bytes}
 
     def close(self) -> None:
         """Give everything back; work in flight ends first."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Added, Residual
-from zse.backends.gpu.plans import BATCH_ROWS
 from zse.backends.gpu.products import Products
+from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.forward import Deferred, Step
     from zse.backends.gpu.mixture import Mixture, MixtureArea, SharedMatrices
+    from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.backends.operations import ExpertWeights
     from zse.kernels.layout import Activation
@@ -39,6 +40,11 @@ class ExpertOperations(Products):
     and the products down, which leave summands for the next norm. More rows are sorted by expert,
     so that those of one share its matrices, and what is made of them is added to the stream.
     """
+
+    def __init__(self, model: DeviceModel) -> None:
+        super().__init__(model)
+        assert model.plans.mixtures is not None
+        self._plans = model.plans.mixtures
 
     def experts(
         self, step: Step, residual: Residual, weights: ExpertWeights, experts: ExpertsSpec
@@ -130,8 +136,8 @@ class ExpertOperations(Products):
     ) -> Added:
         norm, router_norm = weights.norm, weights.router_norm
         assert norm is not None  # which it is fused with
-        plans, rows = self._model.plans, step.shape.rows
-        area = plans.mixture_area(mixture, rows)
+        plans, rows = self._plans, step.shape.rows
+        area = plans.area(mixture, rows)
         choice = area.choice(step.scratch.experts)
         added, bias, scale, _ = residual.take_pending()
         inputs = self._expert_inputs(step, mixture, rows, mixture.up.columns)
@@ -182,7 +188,7 @@ class ExpertOperations(Products):
         experts: ExpertsSpec,
     ) -> Added:
         rows, start = step.shape.rows, step.scratch.experts
-        area = self._model.plans.mixture_area(mixture, rows)
+        area = self._plans.area(mixture, rows)
         choice, grouping = area.choice(start), area.grouping(start)
         inputs = step.scratch.plain(rows, mixture.hidden)
         self._norm(step, residual, weights.router_norm or weights.norm, inputs)

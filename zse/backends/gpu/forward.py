@@ -38,7 +38,8 @@ class Step:
     """Addresses of the step's inputs."""
     scratch: Scratch
     cache: KVPool
-    states: StatePool
+    states: StatePool | None
+    """None where sequences have none."""
     sampling: SamplingKind
     """Which sampling kernels the wanted rows need."""
     quantized: bool
@@ -57,11 +58,18 @@ class Residual:
     """Multiplies these sums with their bias."""
     post: PostNorm | None = None
     """What is done to these sums first, and to the stream afterwards."""
+    norm: BoundNorm | None = None
+    """LayerNorm of the stream itself, after all that."""
 
     def take_pending(self) -> tuple[Partials | None, int, float, PostNorm | None]:
         """Return what is to be added, its bias, its factor and its norm; the caller adds it."""
         taken = self.pending, self.bias, self.scale, self.post
         self.pending, self.bias, self.scale, self.post = None, 0, 1.0, None
+        return taken
+
+    def take_norm(self) -> BoundNorm | None:
+        """Return the norm of the stream itself; the caller takes it."""
+        taken, self.norm = self.norm, None
         return taken
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zse.backends.types import StepKind
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Block, GraphExec, Grid
-    from zse.kernels.launcher import Value
+    from zse.kernels.launcher import Launcher, Value
     from zse.kernels.lm_head_sample.arrays import SamplingKind
     from zse.kernels.variant import Variant
 
@@ -34,17 +34,26 @@ def room_for(entries: int) -> int:
 
 
 class Rehearsal:
-    """A launcher that launches nothing and remembers which kernels it was asked for."""
+    """A launcher that launches nothing and remembers what it was asked for."""
 
     def __init__(self, device: DeviceFacts) -> None:
         self.device = device
-        self.variants: list[Variant] = []
+        self._launches: list[tuple[Variant, Grid, tuple[Value, ...]]] = []
 
-    def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:  # noqa: ARG002
-        self.variants.append(variant)
+    def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
+        self._launches.append((variant, grid, arguments))
 
     def prepare(self, *variants: Variant) -> None:
-        self.variants.extend(variants)
+        """Do nothing: what is launched is prepared before."""
+
+    def prepare_on(self, launcher: Launcher) -> None:
+        """Load the code of all kernels that it was asked for."""
+        launcher.prepare(*(variant for variant, _, _ in self._launches))
+
+    def repeat_on(self, launcher: Launcher) -> None:
+        """Launch it all."""
+        for variant, grid, arguments in self._launches:
+            launcher.launch(variant, grid, *arguments)
 
 
 class GraphKey(NamedTuple):

@@ -34,6 +34,8 @@ class StepArrays:
     tile_num_rows: Integers = integers("tiles")
     tile_table_rows: Integers = integers("tiles")
     tile_first_positions: Integers = integers("tiles")
+    tile_ends: Integers = integers("tiles")
+    types: Integers = integers("typed_rows")
     run_first_rows: Integers = integers("runs")
     run_num_rows: Integers = integers("runs")
     run_first_positions: Integers = integers("runs")
@@ -54,6 +56,8 @@ class InputShape:
     prefill_rows: int = 0
     tiles: int = 0
     """Query tiles of the prefill rows."""
+    typed_rows: int = 0
+    """All rows where some token is of the second type, which an encoder tells apart; else none."""
     runs: int = 0
     """Sequences that the prefill rows are of."""
     longest_run: int = 0

@@ -71,7 +71,7 @@ class KVLayout:
     layers: Mapping[int, LayerKV]
     """Layers that keep keys and values, by number."""
     readers: Mapping[int, int]
-    """Layers that read those of another one, and of which."""
+    """Layers that read those of another one, or write where it did, and of which."""
     groups: KVGroups
     """Which layers keep the same tokens."""
 
@@ -93,10 +93,14 @@ def layout_for(
         groups: The groups of its layers.
         kept_layers: Layers that stay in bfloat16 whatever ``dtype`` says.
     """
-    layers, readers = {}, {}
+    layers: dict[int, LayerKV] = {}
+    readers: dict[int, int] = {}
     for index, attention in attentions_of(spec).items():
         if attention.kv_of_layer is not None:
             readers[index] = attention.kv_of_layer
+            continue
+        if not attention.is_causal and layers:
+            readers[index] = next(iter(layers))  # which whole texts have done with by then
             continue
         layers[index] = LayerKV(
             kv_heads=attention.num_kv_heads,

@@ -26,11 +26,13 @@ class SequenceMemory:
     """What sequences leave for their next tokens."""
 
     cache: KVPool
-    states: StatePool
+    states: StatePool | None
+    """None where sequences have none."""
 
     def close(self) -> None:
         self.cache.close()
-        self.states.close()
+        if self.states is not None:
+            self.states.close()
 
 
 @record
@@ -54,6 +56,8 @@ def choose_num_blocks(
     """
     block_bytes, groups = layout.block_bytes(), layout.groups
     budget.check(sum(block_bytes))
+    if spec.is_encoder:
+        return 1  # a text's keys and values live for one step, which brings the memory
     per_sequence = -(-(options.batch.max_context or spec.max_position) // BLOCK_SIZE)
     useful = per_sequence * options.batch.max_sequences
     fitting = groups.fitting(budget.for_cache, block_bytes, useful=useful)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.kernels.experts.plan import FEW_ROWS
-from zse.kernels.experts.weight import StackedWeight, reads_few_rows, takes_slot
+from zse.kernels.experts.weight import STEP_COLUMNS, StackedWeight, reads_few_rows, takes_slot
 from zse.kernels.route.launch import Choice, Grouping
+from zse.kernels.route.rules import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
 from zse.kernels.route.variants import fits_norm_route
 from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from zse.kernels.linear.weight import LinearWeight
-    from zse.models.spec import ExpertsSpec, MLPSpec, ModelSpec
+    from zse.models.spec import ExpertsSpec, LayerSpec, MLPSpec, ModelSpec
 
 _ALIGNMENT = 256
 _GATE_SPLITS = 16
@@ -145,6 +146,21 @@ def _joins(experts: ExpertsSpec, own: SharedMatrices, up: LinearWeight, down: Li
         and takes_slot(own.up, up, count)
         and takes_slot(own.down, down, count)
     )
+
+
+def expert_obstacles(layer: LayerSpec, experts: ExpertsSpec) -> Iterator[str]:
+    """Return what of a layer's mixture the kernels do not compute."""
+    shared, gate = experts.shared, experts.shared_gate
+    slots = experts.experts_per_token + (shared is not None)
+    if layer.mlp is not None and None in (layer.dense_post_norm, experts.post_norm):
+        yield "a dense MLP beside experts without a norm of each"
+    if experts.num_experts > MAX_EXPERTS or slots > MAX_CHOSEN or experts.num_groups > MAX_GROUPS:
+        yield f"more than {MAX_EXPERTS} experts, {MAX_CHOSEN} a token or {MAX_GROUPS} groups"
+    if (shared and shared.down.bias) or (gate and gate.bias):
+        yield "a shared expert with a bias behind it"
+    matrices = (experts.expert.up.weight, experts.expert.down.weight)
+    if any(matrix.shape[1] % STEP_COLUMNS for matrix in matrices):
+        yield f"experts of a width that is no multiple of {STEP_COLUMNS}"
 
 
 @record

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from zse.backends.binding import bind_layer, bind_layer_inputs
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
+from zse.backends.gpu.kinds import mixtures_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
-from zse.backends.gpu.mixture import mixtures_of
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
 from zse.backends.operations import EndWeights
@@ -76,16 +76,15 @@ class DeviceModel:
         self._gpu = gpu
         self.options = options
         self.layers = [nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
-        assert spec.head.weight is not None
-        assert spec.head.norm is not None
+        norm, head = spec.head.norm, spec.head.weight
         inputs = spec.embedding.layer_inputs
         self.ends = EndWeights(
-            embedding=weights.embedding(spec.embedding.weight),
-            final_norm=weights.norm(spec.head.norm),
-            head=weights.matrix(spec.head.weight),
+            embedding=weights.embedding(spec.embedding),
+            final_norm=None if norm is None else weights.norm(norm),
+            head=None if head is None else weights.matrix(head),
             layer_inputs=None
             if inputs is None
-            else bind_layer_inputs(inputs, weights.embedding(inputs.table), weights),
+            else bind_layer_inputs(inputs, weights.table(inputs.table), weights),
         )
         self._rotary = {
             rope: gpu.allocate(self.plans.rotary_table_bytes(rope)) for rope in ropes_of(spec)
@@ -106,6 +105,7 @@ class DeviceModel:
                 softcap=attention.softcap or 0.0,
                 scale=attention.scale,
                 sinks=self.weights.vector(sinks) if sinks is not None else 0,
+                whole=not attention.is_causal,
             ),
             cosines_sines=self._rotary[rope].address if rope is not None else 0,
             rotary_dim=rope.rotary_dim if rope is not None else 0,
@@ -172,6 +172,7 @@ class DeviceModel:
             num_rows=step.inputs.tile_num_rows,
             table_rows=step.inputs.tile_table_rows,
             first_positions=step.inputs.tile_first_positions,
+            ends=step.inputs.tile_ends,
         )
 
     def head_inputs(self, step: Step, query: Query, *, prefill: bool = False) -> HeadInputs:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.backend import GPUBackend
+from zse.backends.gpu.kinds import import_kinds, state_pool_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.gpu.launcher import PackLauncher
 from zse.backends.gpu.memory import (
@@ -18,7 +19,6 @@ from zse.backends.gpu.memory import (
 )
 from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.outliers import outlier_layers
-from zse.backends.gpu.state_pool import StatePool
 from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
 from zse.backends.kv_groups import groups_of
@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.options import LoadOptions
 
+__all__ = ["build_backend", "import_kinds", "open_gpu_backend", "prepare_prompts"]
+
 _LOG = logging.getLogger("zse.backends.gpu")
+PROMPT_ROWS = (32, 64, 128, 16, 512)
+"""Tokens of prompts whose kernels are loaded while the weights are on their way: each has some of
+its own, and the first are the likeliest."""
 _KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
@@ -77,7 +82,7 @@ def build_backend(
     spec, phases = load.spec, load.phases
     options = with_states_that_fit(spec, load.options, arrival.budget.for_cache)
     _check_options(options)
-    kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
+    kv_dtype = "bf16" if spec.is_encoder else _KV_DTYPES[options.cache.kv_dtype]
     kept = outlier_layers(arrival.source, load.reader.header, spec) if kv_dtype == "int8" else ()
     layout = layout_for(spec, kv_dtype, groups_of(spec, options), kept)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
@@ -91,7 +96,9 @@ def build_backend(
         memory.sequences.cache.clear_unseen(stream)
     backend = GPUBackend(arrival.gpu, stream, launcher, model, memory)
     with phases("warm-up"):
-        backend.warm(load.forward)
+        if not spec.is_encoder:
+            backend.warm(load.forward)
+        prepare_prompts(backend, arrival, load)
     with phases("weights-to-gpu"):
         report = arrival.wait()
     figures = {
@@ -102,6 +109,15 @@ def build_backend(
     _LOG.info("weights are on the GPU", extra=figures)
     weights.widen_vectors(stream)
     return backend
+
+
+def prepare_prompts(backend: GPUBackend, arrival: Arrival, load: ModelLoad) -> None:
+    """Load kernels of prompts until the weights have arrived, which is waited for."""
+    for rows in PROMPT_ROWS:
+        if arrival.has_arrived:
+            return
+        if rows <= load.options.batch.max_batch_tokens:
+            backend.prepare_prompt(load.forward, rows)
 
 
 def _share_out(
@@ -118,7 +134,7 @@ def _share_out(
     return DeviceMemory(
         sequences=SequenceMemory(
             cache=KVPool(arrival.gpu, layout, layout.groups.num_blocks(num_blocks)),
-            states=StatePool(arrival.gpu, states.shapes, states.num_slots),
+            states=state_pool_of(arrival.gpu, states, states.num_slots),
         ),
         scratch=arrival.gpu.create_pool(SCRATCH_RANGE_BYTES),
     )

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.delta import mix_states
-from zse.backends.gpu.experts import ExpertOperations
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
-from zse.backends.gpu.plans import BATCH_ROWS
-from zse.errors import UnsupportedModelError
+from zse.backends.gpu.kinds import expert_operations_of
+from zse.backends.gpu.products import Products
+from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
-from zse.kernels.delta.variants import output_can_be_quantized
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
@@ -20,17 +18,25 @@ from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from zse.backends.gpu.forward import Added
     from zse.backends.gpu.model import DeviceModel
-    from zse.backends.gpu.weights import BoundLinear, BoundNorm
-    from zse.backends.operations import LayerInputsWeights, LayerInputWeights, LayerWeights
-    from zse.kernels.embed.launch import EmbedTable
+    from zse.backends.gpu.weights import BoundEmbedding, BoundLinear, BoundNorm
+    from zse.backends.operations import (
+        ExpertWeights,
+        LayerInputsWeights,
+        LayerInputWeights,
+        LayerWeights,
+    )
+    from zse.kernels.embed.launch import EmbedTable, Placing
     from zse.kernels.layout import HeadShape
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
     from zse.models.spec import (
         AttentionSpec,
+        ExpertsSpec,
         HeadSpec,
         LayerInputSpec,
         LayerInputsSpec,
@@ -40,22 +46,33 @@ if TYPE_CHECKING:
     )
 
 
-class GPUOperations(ExpertOperations):
+class GPUOperations(Products):
     """See ``zse.backends.operations.Operations``; sampled tokens go to ``results``."""
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
         super().__init__(model)
         self.ends = model.ends
         self._layers = model.layers
+        self._experts = expert_operations_of(model)
         self._results = results
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
         return self._layers[layer.index]
 
-    def embed(self, step: Step, embedding: EmbedTable, scale: float) -> Residual:
+    def embed(self, step: Step, embedding: BoundEmbedding, scale: float) -> Residual:
         """Write the residual stream, float32 [rows, hidden]."""
-        self._gather(step, embedding, self._hidden, step.scratch.residual, scale)
-        return Residual(address=step.scratch.residual)
+        placing = embedding.placing
+        if placing is not None:
+            placing = replace(
+                placing,
+                decode_rows=step.shape.decode_rows,
+                positions=step.inputs.positions,
+                prefill_positions=step.inputs.prefill_positions,
+                types=step.inputs.types if step.shape.typed_rows else 0,
+            )
+        residual = step.scratch.residual
+        self._gather(step, embedding.table, self._hidden, residual, scale, placing)
+        return Residual(address=residual, norm=embedding.norm)
 
     def layer_inputs(
         self,
@@ -176,28 +193,51 @@ class GPUOperations(ExpertOperations):
         step: Step,
         residual: Residual,
         weights: LayerWeights,
-        delta: LinearAttentionSpec,
+        delta: LinearAttentionSpec,  # noqa: ARG002 - the model has its numbers
         layer: int,
     ) -> Deferred:
         """Return linear attention, to be computed when its reader is known."""
-        parts = weights.delta
+        parts, linear_attention = weights.delta, self._model.plans.linear_attention
         assert parts is not None
+        assert linear_attention is not None
         inputs = self._normalized(step, residual, weights.mixer_norm, parts.inputs.weight)
         projected = self._multiply(step, parts.inputs.weight, inputs)
         if not isinstance(inputs, Plain):  # 8 bits are too few for what steers a state
             inputs = step.scratch.plain(inputs.rows, inputs.columns)
             self._norm(step, residual, weights.mixer_norm, inputs)
         gates = self._multiply(step, parts.gates.weight, inputs, step.scratch.gates)
-        shape = self._model.plans.deltas[layer]
 
         def make(output: Activation) -> None:
-            mix_states(step, shape, (projected, gates), parts, layer, output)
+            linear_attention.mix(step, (projected, gates), parts, layer, output)
 
         return Deferred(
-            columns=shape.value_columns,
-            can_quantize=not step.shape.prefill_rows and output_can_be_quantized(delta.value_dim),
+            columns=linear_attention.columns(layer),
+            can_quantize=not step.shape.prefill_rows and linear_attention.can_quantize(layer),
             write=make,
         )
+
+    def experts(
+        self, step: Step, residual: Residual, weights: ExpertWeights, experts: ExpertsSpec
+    ) -> Added:
+        assert self._experts is not None
+        return self._experts.experts(step, residual, weights, experts)
+
+    def dense(
+        self, step: Step, inputs: Deferred, linear: BoundLinear, post_norm: BoundNorm | None
+    ) -> Added:
+        assert self._experts is not None
+        return self._experts.dense(step, inputs, linear, post_norm)
+
+    def add(
+        self,
+        step: Step,
+        residual: Residual,
+        added: Sequence[Added],
+        scale: float,
+        post_norm: BoundNorm | None,
+    ) -> Residual:
+        assert self._experts is not None
+        return self._experts.add(step, residual, added, scale, post_norm)
 
     def linear_residual(
         self,
@@ -253,8 +293,10 @@ class GPUOperations(ExpertOperations):
         residual.post = replace(residual.post or PostNorm(), stream_scale_address=factor)
         return residual
 
-    def norm_stream(self, _step: Step, _residual: Residual, _norm: BoundNorm) -> Residual:
-        raise UnsupportedModelError("a GPU does not compute a norm of the stream itself")
+    def norm_stream(self, _step: Step, residual: Residual, norm: BoundNorm) -> Residual:
+        """Leave the norm for whoever reads the stream next, who adds what is pending before it."""
+        residual.norm = norm
+        return residual
 
     def gate_up(
         self,
@@ -326,7 +368,13 @@ class GPUOperations(ExpertOperations):
     # --- pieces --------------------------------------------------------------------------------
 
     def _gather(
-        self, step: Step, table: EmbedTable, columns: int, address: int, scale: float
+        self,
+        step: Step,
+        table: EmbedTable,
+        columns: int,
+        address: int,
+        scale: float,
+        placing: Placing | None = None,
     ) -> None:
         """Write the rows of a table that the step's tokens name, float32 [rows, columns]."""
         embed(
@@ -339,6 +387,7 @@ class GPUOperations(ExpertOperations):
             hidden=columns,
             residual_address=address,
             scale=scale,
+            placing=placing,
         )
 
     def _norm_all_heads(

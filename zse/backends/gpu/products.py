@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.plans import BATCH_ROWS
+from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.kernels.layout import Activation, Partials, Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.weight import supports_quantized
-from zse.kernels.norm.launch import residual_norm
+from zse.kernels.norm.launch import residual_norm, stream_norm
 
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Residual, Step
@@ -52,6 +52,10 @@ class Products:
 
         Without a norm the stream itself is written.
         """
+        if (own := residual.take_norm()) is not None:
+            self._settle(step, residual, own)
+            if norm is None and isinstance(output, Plain):
+                return  # where the stream has been written already
         added, added_bias, added_scale, post = residual.take_pending()
         residual_norm(
             step.launcher,
@@ -69,6 +73,22 @@ class Products:
             is_layer_norm=norm is not None and norm.is_layer_norm,
             norm_bias_address=norm.bias if norm else 0,
             output_scale=output_scale,
+        )
+
+    def _settle(self, step: Step, residual: Residual, norm: BoundNorm) -> None:
+        """Add what is pending; the norm of all is the stream from here on, and stored as inputs."""
+        added, added_bias, added_scale, _ = residual.take_pending()
+        stream_norm(
+            step.launcher,
+            residual.address,
+            self._hidden,
+            norm.weight,
+            norm.epsilon,
+            step.scratch.plain(step.shape.rows, self._hidden),
+            added=added,
+            added_bias_address=added_bias,
+            added_scale=added_scale,
+            norm_bias_address=norm.bias,
         )
 
     def _multiply(

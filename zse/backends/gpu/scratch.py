@@ -18,7 +18,19 @@ if TYPE_CHECKING:
 
     from zse.device.gpu import Pool
 
+BATCH_ROWS = 256
+"""Rows above which weights are widened once and multiplied as 16-bit matrices."""
 _ALIGNMENT = 256
+
+
+@record
+class MixtureBytes:
+    """What mixtures of experts need of a step's buffers; a model without any needs nothing."""
+
+    activations: int = 0
+    sums: int = 0
+    routing: int = 0
+    beside: int = 0
 
 
 @record

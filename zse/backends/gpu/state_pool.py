@@ -21,7 +21,7 @@ _ALIGNMENT = 256
 
 
 class StatePool:
-    """The states of so many slots; nothing where no layer has any.
+    """The states of so many slots.
 
     What lies in a slot at first does not matter: a token at position 0 starts from an empty state.
     """
@@ -31,10 +31,10 @@ class StatePool:
         self._shapes = shapes
         sizes = {index: _layer_bytes(shape, num_slots) for index, shape in shapes.items()}
         self.length_bytes = sum(sum(parts) for parts in sizes.values())
-        self._block = gpu.allocate(self.length_bytes) if shapes else None
+        self._block = gpu.allocate(self.length_bytes)
         self.layers: dict[int, DeltaStates] = {}
         """Where each layer's states are, by number."""
-        address = self._block.address if self._block is not None else 0
+        address = self._block.address
         for index, (rings, matrices) in sizes.items():
             self.layers[index] = DeltaStates(rings=address, matrices=address + rings)
             address += rings + matrices
@@ -53,8 +53,7 @@ class StatePool:
                 )
 
     def close(self) -> None:
-        if self._block is not None:
-            self._block.free()
+        self._block.free()
 
 
 def _layer_bytes(shape: DeltaShape, num_slots: int) -> tuple[int, int]:

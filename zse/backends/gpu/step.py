@@ -135,6 +135,7 @@ def shape_of(
         decode_rows=bucket or len(plan.decode),
         prefill_rows=sum(lengths),
         tiles=sum(-(-length // limits.tile_queries) for length in lengths),
+        typed_rows=sum(lengths) if any(chunks[i].second_from for i in plan.prefill) else 0,
         runs=len(lengths),
         longest_run=max(lengths, default=0),
         sequences=bucket or len(chunks),
@@ -168,6 +169,8 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     writer.integers(writer.arrays.prefill_tables, prefill_tables)
     _write_tables(writer, plan, shape, limits)
     _write_runs(writer, [chunks[i] for i in plan.prefill])
+    if shape.typed_rows:
+        _write_types(writer, [chunks[i] for i in plan.prefill])
     _write_tiles(writer, tiles_of(plan, shape, limits))
     _write_sampling(writer, plan, shape, limits)
 
@@ -252,11 +255,21 @@ def _write_runs(writer: InputWriter, chunks: Sequence[SequenceChunk]) -> None:
     writer.integers(arrays.run_slots, [chunk.sequence_slot for chunk in chunks])
 
 
+def _write_types(writer: InputWriter, texts: Sequence[SequenceChunk]) -> None:
+    types: list[int] = []
+    for text in texts:
+        count = len(text.token_ids)
+        first = count if text.second_from is None else text.second_from
+        types += [0] * first + [1] * (count - first)
+    writer.integers(writer.arrays.types, types)
+
+
 def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
     writer.integers(writer.arrays.tile_first_rows, tiles.first_rows)
     writer.integers(writer.arrays.tile_num_rows, tiles.num_rows)
     writer.integers(writer.arrays.tile_table_rows, tiles.table_rows)
     writer.integers(writer.arrays.tile_first_positions, tiles.first_positions)
+    writer.integers(writer.arrays.tile_ends, tiles.ends)
 
 
 def _write_sampling(

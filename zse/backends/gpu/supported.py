@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.heads import kind_of
+from zse.backends.gpu.kinds import obstacles
 from zse.backends.operations import is_attention, refuse
 from zse.backends.resident import cached_attentions, kept_heads
-from zse.errors import UnsupportedModelError
-from zse.kernels.delta.variants import check_delta
-from zse.kernels.experts.weight import STEP_COLUMNS
-from zse.kernels.route.rules import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
+from zse.kernels.attention.variants import PREFILL_FORMS, PrefillForm
+from zse.kernels.layout import ACTIVATION_GROUP, HEAD_DIMS, PLAIN_PARTS
+from zse.kernels.norm.variants import STREAM_ROW_GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from zse.models.spec import (
         AttentionSpec,
-        ExpertsSpec,
         LayerInputsSpec,
         LayerSpec,
         ModelSpec,
@@ -32,36 +32,34 @@ def check_supported(spec: ModelSpec) -> None:
 def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     """Return what the kernels do not compute: where a model has it, and what it is."""
     cached = cached_attentions(spec)
-    if spec.embedding.positions is not None:
-        yield "the embedding", "learned positions"
-    if spec.embedding.token_types is not None or spec.embedding.norm is not None:
-        yield "the embedding", "types of tokens, or a norm"
+    if not _takes_stream_norm(spec, spec.embedding.norm):
+        yield "the embedding", "a norm that no encoder of this width has"
     if spec.head.classifier is not None:
         yield "the head", "a classifier of texts"
     if spec.embedding.layer_inputs is not None:
         yield from _input_obstacles(spec.embedding.layer_inputs)
+    if spec.is_encoder == (spec.head.pooling == "none"):
+        yield "the head", "vectors in place of logits"
     for layer in spec.layers:
         where = f"layer {layer.index}"
-        if layer.experts is not None:
-            if layer.mlp is not None and None in (layer.dense_post_norm, layer.experts.post_norm):
-                yield where, "a dense MLP beside experts without a norm of each"
-            yield from _expert_obstacles(where, layer.experts)
+        yield from ((where, what) for what in obstacles(layer))
         if is_attention(layer.mixer):
             yield from _attention_obstacles(where, layer.mixer, cached)
-        else:
-            mixer = layer.mixer
-            try:
-                check_delta(mixer.key_dim, mixer.value_dim, mixer.convolution_width)
-            except UnsupportedModelError as error:
-                yield where, str(error)
+            if layer.mixer.is_causal == spec.is_encoder:
+                yield where, "attention that does not fit its head"
         if layer.own_input is not None and layer.own_input.gate.bias is not None:
             yield where, "a bias of its own input's gate"
-        if layer.mixer_stream_norm is not None or layer.mlp_stream_norm is not None:
+        stream_norms = (layer.mixer_stream_norm, layer.mlp_stream_norm)
+        if not all(_takes_stream_norm(spec, norm) for norm in stream_norms):
             yield where, "a norm of the stream itself"
         if any(_kind(norm) == "layer" for norm in _norms_of_added(layer)):
             yield where, "a LayerNorm of what it adds to the stream"
-    if spec.head.weight is None or spec.head.pooling != "none":
-        yield "the head", "vectors in place of logits"
+
+
+def _takes_stream_norm(spec: ModelSpec, norm: NormSpec | None) -> bool:
+    """Return whether the stream of a model can have a norm of its own, if it is to have one."""
+    is_wide = spec.hidden_size > STREAM_ROW_GROUPS[-1] * ACTIVATION_GROUP
+    return norm is None or (spec.is_encoder and norm.kind == "layer" and not is_wide)
 
 
 def _input_obstacles(inputs: LayerInputsSpec) -> Iterator[tuple[str, str]]:
@@ -80,25 +78,13 @@ def _norms_of_added(layer: LayerSpec) -> Iterator[NormSpec | None]:
         yield layer.own_input.post_norm
 
 
-def _expert_obstacles(where: str, experts: ExpertsSpec) -> Iterator[tuple[str, str]]:
-    shared, gate = experts.shared, experts.shared_gate
-    slots = experts.experts_per_token + (shared is not None)
-    if experts.num_experts > MAX_EXPERTS or slots > MAX_CHOSEN or experts.num_groups > MAX_GROUPS:
-        yield where, f"more than {MAX_EXPERTS} experts, {MAX_CHOSEN} a token or {MAX_GROUPS} groups"
-    if (shared and shared.down.bias) or (gate and gate.bias):
-        yield where, "a shared expert with a bias behind it"
-    matrices = (experts.expert.up.weight, experts.expert.down.weight)
-    if any(matrix.shape[1] % STEP_COLUMNS for matrix in matrices):
-        yield where, f"experts of a width that is no multiple of {STEP_COLUMNS}"
-
-
 def _attention_obstacles(
     where: str, attention: AttentionSpec, cached: Mapping[int, AttentionSpec]
 ) -> Iterator[tuple[str, str]]:
     q_norm, k_norm = attention.q_norm, attention.k_norm
     has_own_keys = attention.kv_of_layer is None
-    if not attention.is_causal:
-        yield where, "attention to what follows"
+    if not attention.is_causal and not _is_of_texts(attention):
+        yield where, "attention to what follows, of heads that no encoder has"
     if attention.latent is not None:
         yield where, "keys and values that are made of a latent"
     if attention.kv_of_layer is not None:
@@ -111,6 +97,15 @@ def _attention_obstacles(
         usual = has_own_keys and not (attention.is_gated or attention.values_are_keys)
         if not usual or q_norm.weight.shape[0] != attention.query_columns:
             yield where, "norms of some heads together"
+
+
+def _is_of_texts(attention: AttentionSpec) -> bool:
+    """Return whether kernels compute attention to all of a text."""
+    is_plain = kind_of(attention).shape.parts == PLAIN_PARTS and attention.q_norm is None
+    extras = (attention.softcap, attention.sinks, attention.value_norm_epsilon)
+    turns = attention.rope is None or attention.head_dim in HEAD_DIMS
+    form = PrefillForm(head_dim=attention.head_dim, window=bool(attention.window), whole=True)
+    return is_plain and turns and form in PREFILL_FORMS and extras == (None, None, None)
 
 
 def _kind(norm: NormSpec | None) -> str:

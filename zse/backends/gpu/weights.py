@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme
-from zse.kernels.embed.launch import EmbedTable
+from zse.kernels.embed.launch import EmbedTable, Placing
 from zse.kernels.linear.weight import LinearWeight
 
 if TYPE_CHECKING:
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import TensorEntry
-    from zse.models.spec import LinearSpec, NormSpec
+    from zse.models.spec import EmbeddingSpec, LinearSpec, NormSpec
     from zse.models.weights import WeightSpec
     from zse.stream.placement import Placement
 
@@ -39,6 +39,15 @@ class BoundNorm(NamedTuple):
     """The same, or 0."""
     epsilon: float
     is_layer_norm: bool
+
+
+class BoundEmbedding(NamedTuple):
+    """A table, and what is added to its rows; see ``zse.models.spec.EmbeddingSpec``."""
+
+    table: EmbedTable
+    placing: Placing | None
+    """Without the addresses of a step; None where nothing is added."""
+    norm: BoundNorm | None
 
 
 class DeviceWeights:
@@ -90,12 +99,24 @@ class DeviceWeights:
         """Return the address of float32 numbers."""
         return self.vectors[spec.name]
 
-    def embedding(self, spec: WeightSpec) -> EmbedTable:
+    def table(self, spec: WeightSpec) -> EmbedTable:
+        """Return where a table is whose rows tokens name."""
         entry = self._entries[spec.name]
         weights, scales = self._addresses(entry)
         return EmbedTable(
             scheme=str(entry.scheme), group_size=entry.group_size, weights=weights, scales=scales
         )
+
+    def embedding(self, spec: EmbeddingSpec) -> BoundEmbedding:
+        placing = None
+        if spec.positions is not None or spec.token_types is not None:
+            placing = Placing(
+                position_rows=self._vector(spec.positions),
+                first_position=spec.first_position,
+                type_rows=self._vector(spec.token_types),
+            )
+        table, norm = self.table(spec.weight), spec.norm
+        return BoundEmbedding(table, placing, None if norm is None else self.norm(norm))
 
     def widen_vectors(self, stream: Stream) -> None:
         """Fill the float32 copies of 16-bit vectors, once the block is filled."""

@@ -25,6 +25,7 @@ from zse.kernels.layout import (
     FAMILY_HEAD_DIMS,
     HEAD_DIMS,
     MOST_GATED_DIM,
+    TEXT_HEAD_DIMS,
     Quantized,
     activation_addresses,
     check_head_dim,
@@ -53,6 +54,8 @@ class AttentionRules:
     """Factor on scores; 0 for 1 / sqrt(head_dim)."""
     sinks: int = 0
     """Address of float32 [num_heads], a logit a head that takes its share of the softmax; or 0."""
+    whole: bool = False
+    """Whether tokens see what follows them, too, and a window reaches to both sides."""
 
 
 @record
@@ -204,6 +207,8 @@ class PrefillTiles:
     num_rows: int
     table_rows: int
     first_positions: int
+    ends: int = 0
+    """Positions behind the last token of each tile's text, for rules of whole texts."""
 
 
 def attention_prefill(
@@ -230,7 +235,8 @@ def attention_prefill(
     Raises:
         UnsupportedModelError: No kernel takes these heads.
     """
-    check_head_dim(shape.head_dim, quantized=cache.quantized, taken=PREFILL_HEAD_DIMS)
+    taken = TEXT_HEAD_DIMS if rules.whole else PREFILL_HEAD_DIMS
+    check_head_dim(shape.head_dim, quantized=cache.quantized, taken=taken)
     form = prefill_form(
         shape.head_dim,
         launcher.device.target,
@@ -238,6 +244,7 @@ def attention_prefill(
         window=rules.window > 0,
         softcap=rules.softcap > 0,
         sinks=rules.sinks != 0,
+        whole=rules.whole,
     )
     if form not in PREFILL_FORMS:
         raise UnsupportedModelError(f"there is no prefill attention for {form}")
@@ -252,7 +259,7 @@ def attention_prefill(
         tiles.table_rows,
         tiles.first_positions,
         output_address,
-        *((rules.sinks,) if rules.sinks else ()),
+        *((tiles.ends,) if rules.whole else (rules.sinks,) if rules.sinks else ()),
         *_numbers(tables, shape, rules),
     )
 

@@ -16,16 +16,20 @@ def attention(
     window: int | None = None,
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
+    *,
+    whole: bool = False,
 ) -> torch.Tensor:
-    """Return causal attention of consecutive queries of one sequence.
+    """Return attention of consecutive queries of one sequence.
 
     Args:
         query: float32 [T, HQ, D] of positions ``first_position`` and after.
         cache: [S, 2 * HK, D], keys first.
-        slots: int64 [P], the cache row of every position from 0 to the last query's.
+        slots: int64 [P], the cache row of every position from 0 to the last query's, or to the
+            end of a whole text.
         window: Positions a query sees, its own included; None for all before it.
         softcap: Bound of scores; 0 for none.
         sinks: float32 [HQ], logits that have no value and take their share; None for none.
+        whole: Whether queries see what follows them, too, as far as the window reaches.
 
     Returns:
         float32 [T, HQ * D].
@@ -36,7 +40,10 @@ def attention(
     for token in range(query.shape[0]):
         position = first_position + token
         first_key = 0 if window is None else max(0, position - window + 1)
-        seen = cache[slots[first_key : position + 1]].float()
+        end = position + 1
+        if whole:
+            end = len(slots) if window is None else position + window
+        seen = cache[slots[first_key:end]].float()
         for head in range(query.shape[1]):
             keys = seen[:, head // repeats]
             values = seen[:, kv_heads + head // repeats]

@@ -30,6 +30,8 @@ class TileLists:
     num_rows: list[int]
     table_rows: list[int]
     first_positions: list[int]
+    ends: list[int]
+    """Positions behind the last token of each tile's chunk."""
 
 
 def prefill_tiles(chunks: Iterable[PrefillChunk], queries: int) -> TileLists:
@@ -48,4 +50,5 @@ def prefill_tiles(chunks: Iterable[PrefillChunk], queries: int) -> TileLists:
         num_rows=[min(queries, chunk.num_rows - start) for _, _, chunk, start in tiles],
         table_rows=[chunk.table_row for _, _, chunk, _ in tiles],
         first_positions=[position for position, _, _, _ in tiles],
+        ends=[chunk.first_position + chunk.num_rows for _, _, chunk, _ in tiles],
     )

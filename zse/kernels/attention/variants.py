@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, padded
+from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, TEXT_HEAD_DIMS, padded
 from zse.kernels.rope_store.variants import CACHE, FAMILY_HEADS, HEAD_INPUTS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 from zse.records import record
@@ -82,6 +82,12 @@ SINK_PREFILL = Kernel(
     module=_PREFILL_MODULE,
     function="sink_prefill",
     arguments=(*_PREFILL_ADDRESSES, pointer("sinks", "fp32"), *_RULES),
+)
+TEXT_PREFILL = Kernel(
+    name="attention.text_prefill",
+    module=_PREFILL_MODULE,
+    function="text_prefill",
+    arguments=(*_PREFILL_ADDRESSES, pointer("tile_ends", "i32"), *_RULES),
 )
 OUTPUT_GATE = Kernel(
     name="attention.output_gate",
@@ -174,6 +180,8 @@ class PrefillForm:
     window: bool = False
     softcap: bool = False
     sinks: bool = False
+    whole: bool = False
+    """Whether tokens see what follows them, too."""
     queries: int = PREFILL_QUERIES
     """Tokens that a program attends with."""
     tokens: int = 64
@@ -188,6 +196,7 @@ def prefill_form(
     window: bool,
     softcap: bool,
     sinks: bool = False,
+    whole: bool = False,
 ) -> PrefillForm:
     """Return the form for an architecture: what fits its registers and its shared memory."""
     narrow = target in NARROW_TARGETS
@@ -198,14 +207,16 @@ def prefill_form(
         window=window,
         softcap=softcap,
         sinks=sinks,
+        whole=whole,
         tokens=16 if narrow and head_dim > 256 else tokens,
     )
 
 
 def prefill_variant(form: PrefillForm, *, num_warps: int = 0, num_stages: int = 2) -> Variant:
     """Return the compiled form; 0 warps are as many as have registers for such heads."""
+    kernel = TEXT_PREFILL if form.whole else SINK_PREFILL if form.sinks else PREFILL
     return variant(
-        SINK_PREFILL if form.sinks else PREFILL,
+        kernel,
         num_warps=num_warps or (8 if form.head_dim > 256 else 4),
         num_stages=num_stages,
         types={"keys": "*i8", "values": "*i8"} if form.quantized_cache else None,
@@ -272,6 +283,9 @@ def _prefill_forms() -> Iterator[PrefillForm]:
                 softcap=softcap,
                 sinks=sinks,
             )
+    for head_dim, window in product(TEXT_HEAD_DIMS, _EITHER):
+        if not window or head_dim == TEXT_HEAD_DIMS[-1]:
+            yield PrefillForm(head_dim=head_dim, window=window, whole=True)
 
 
 _EITHER = (False, True)

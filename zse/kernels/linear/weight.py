@@ -30,6 +30,11 @@ class LinearWeight:
     shape of nf4, exponent uint8 of mxfp4, scale float32 [rows] of int8; 0 for plain schemes."""
 
     @property
+    def form(self) -> tuple[str, int, int, int]:
+        """What kernels are chosen by: everything but where it lies."""
+        return self.scheme, self.rows, self.columns, self.group_size
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the matrix and its scales: what one product reads."""
         elements = self.rows * self.columns

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from zse.kernels.layout import Quantized, activation_addresses
 from zse.kernels.norm.variants import (
     FAMILY_ROW_GROUPS,
+    STREAM_ROW_GROUPS,
     family_norm_variant,
     heads_norm_variant,
     post_norm_variant,
     residual_norm_variant,
     row_groups_for,
+    stream_norm_variant,
 )
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, HeadShape, Partials
+    from zse.kernels.layout import Activation, HeadShape, Partials, Plain
     from zse.kernels.variant import Variant
 
 
@@ -138,6 +140,51 @@ def sums_norm(
         launcher, added, (added.columns, 0), (norm_address, 0), epsilon, bias_address, parts=1
     )
     return replace(added, splits=1)
+
+
+def stream_norm(
+    launcher: Launcher,
+    residual_address: int,
+    hidden: int,
+    norm_address: int,
+    epsilon: float,
+    output: Plain,
+    *,
+    added: Partials | None = None,
+    added_bias_address: int = 0,
+    added_scale: float = 1.0,
+    norm_bias_address: int = 0,
+) -> None:
+    """Add pending sums to the residual stream, whose LayerNorm takes its place, and is stored.
+
+    Args:
+        residual_address: float32 [T, hidden], changed in place.
+        norm_address: float32 [hidden] weight.
+        output: The same as the stream then, in bfloat16.
+        added: Summands to add to the stream first, [splits, T, hidden].
+        added_bias_address: float32 [hidden], added to their sum; 0 for none.
+        added_scale: Multiplies that sum, its bias included.
+        norm_bias_address: float32 [hidden], added after the weight; 0 for none.
+
+    Raises:
+        UnsupportedModelError: No kernel takes this row length.
+    """
+    launcher.launch(
+        stream_norm_variant(row_groups_for(hidden, STREAM_ROW_GROUPS)),
+        (output.rows, 1, 1),
+        residual_address,
+        added.values if added else 0,
+        norm_address,
+        norm_bias_address,
+        added_bias_address,
+        output.values,
+        hidden,
+        *((added.split_rows, added.splits) if added else (output.rows, 0)),
+        int(norm_bias_address != 0),
+        int(added_bias_address != 0),
+        added_scale,
+        epsilon,
+    )
 
 
 def heads_norm(

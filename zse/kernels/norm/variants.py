@@ -11,6 +11,8 @@ ROW_GROUPS = (1, 4, 8, 16, 32, 64, 128)
 """Groups of 128 columns that one program can hold."""
 FAMILY_ROW_GROUPS = (16, 32, 64, 128)
 """The same where a row needs more than RMSNorm."""
+STREAM_ROW_GROUPS = (4, 8, 16)
+"""The same of encoders, which are narrow."""
 
 _SOURCES = (
     pointer("residual", "fp32"),
@@ -69,6 +71,26 @@ POST_NORM = Kernel(
         number("post_epsilon", "fp32"),
     ),
 )
+STREAM_NORM = Kernel(
+    name="norm.stream_norm",
+    module=MODULE,
+    function="stream_norm",
+    arguments=(
+        pointer("residual", "fp32"),
+        pointer("added", "fp32"),
+        pointer("norm", "fp32"),
+        pointer("norm_bias", "fp32"),
+        pointer("added_bias", "fp32"),
+        pointer("outputs", "bf16"),
+        number("hidden", aligned=True),
+        number("added_rows"),
+        number("splits"),
+        number("has_norm_bias"),
+        number("has_added_bias"),
+        number("added_scale", "fp32"),
+        number("epsilon", "fp32"),
+    ),
+)
 HEADS_NORM = Kernel(
     name="norm.heads_norm",
     module=MODULE,
@@ -124,6 +146,11 @@ def post_norm_variant(groups: int, *, quantized: bool, normed: bool) -> Variant:
     )
 
 
+def stream_norm_variant(groups: int) -> Variant:
+    """Return the form for rows of ``groups`` groups."""
+    return variant(STREAM_NORM, num_warps=min(groups, 32), GROUPS=groups)
+
+
 def heads_norm_variant(groups: int) -> Variant:
     return variant(HEADS_NORM, num_warps=min(groups, 32), GROUPS=groups)
 
@@ -163,4 +190,5 @@ VARIANTS: tuple[Variant, ...] = (
         for normed in (False, True)
     ),
     *(heads_norm_variant(groups) for groups in FAMILY_ROW_GROUPS),
+    *(stream_norm_variant(groups) for groups in STREAM_ROW_GROUPS),
 )

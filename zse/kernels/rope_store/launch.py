@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, check_head_dim
+from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, TEXT_HEAD_DIMS, check_head_dim
 from zse.kernels.rope_store.variants import (
     HEADS,
     MOST_ROTARY_DIM,
@@ -78,7 +78,9 @@ def rope_store(
         UnsupportedModelError: No kernel takes the head width.
     """
     family = inputs.family_numbers(shape)
-    taken = FAMILY_HEAD_DIMS if family else HEAD_DIMS
+    taken: tuple[int, ...] = HEAD_DIMS
+    if family:
+        taken = FAMILY_HEAD_DIMS if inputs.q_norm else (*FAMILY_HEAD_DIMS, *TEXT_HEAD_DIMS)
     check_head_dim(shape.head_dim, quantized=cache.quantized, taken=taken)
     make = family_rope_store_variant if family else rope_store_variant
     stored = 2 * shape.kv_heads if shape.stores else 0

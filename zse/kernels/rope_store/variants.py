@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, padded
+from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, TEXT_HEAD_DIMS, padded
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.rope_store.triton.kernel"
@@ -134,6 +134,11 @@ VARIANTS: tuple[Variant, ...] = (
         for head_dim in FAMILY_HEAD_DIMS
         for quantized in (False, True)
         for head_norm in (False, True)
+    ),
+    *(
+        family_rope_store_variant(head_dim, quantized=False, head_norm=False)
+        for head_dim in TEXT_HEAD_DIMS
+        if head_dim not in FAMILY_HEAD_DIMS
     ),
     *(
         rope_store_variant(head_dim, quantized=quantized, head_norm=head_norm)

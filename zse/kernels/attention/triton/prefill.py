@@ -49,11 +49,12 @@ def attend_range(
     MASKED: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    WHOLE: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
     """Return the ``Softmax`` of queries [Q, WIDTH] after cached tokens ``first`` to ``last``.
 
-    Without MASKED every query sees every token of the range.
+    Without MASKED every query sees every token of the range; WHOLE: also those behind it.
     """
     width: tl.constexpr = query.shape[1]
     largest, total, attended = softmax
@@ -66,7 +67,12 @@ def attend_range(
         scores = dot(query, tl.trans(decode(key)), scores, PLAIN) * rules.scale
         scores = cap(scores, rules.softcap, SOFTCAP)
         if MASKED:
-            seen = tokens[None, :] <= position[:, None]
+            if WHOLE:
+                seen = stored[None, :] & (position[:, None] >= 0)
+                if WINDOW:
+                    seen = seen & (tokens[None, :] < position[:, None] + rules.window)
+            else:
+                seen = tokens[None, :] <= position[:, None]
             if WINDOW:
                 seen = seen & (tokens[None, :] > position[:, None] - rules.window)
             scores = tl.where(seen, scores, NOTHING)
@@ -87,13 +93,15 @@ def attend_range(
 @triton.jit
 def prefill_tile(
     queries, key_cache, value_cache, tables,
-    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, sinks,
-    table_stride, num_heads, kv_heads, window, softcap, scale,
+    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, tile_ends,
+    outputs, sinks, table_stride, num_heads, kv_heads, window, softcap, scale,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, TOKENS: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, PDL: tl.constexpr,
-    PLAIN: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr,
+    PDL: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Attend with up to QUERIES consecutive tokens of one sequence. Program: (head, tile).
+
+    WHOLE: a token sees all of its text, or a window to both sides; the cache holds all of it.
 
     Tiles are taken from the last, where sequences are longest, so that no long one starts late.
     """
@@ -116,9 +124,15 @@ def prefill_tile(
 
     position = first_position + index
     end = first_position + num_rows
+    if WHOLE:
+        end = tl.load(tile_ends + tile)
     context = Context(key_cache, value_cache, table, end, heads)
     first_masked = first_position // TOKENS * TOKENS  # every query sees the tokens before it
+    if WHOLE:
+        first_masked = end // TOKENS * TOKENS
     if WINDOW:
+        if WHOLE:
+            end = tl.minimum(end, first_position + num_rows - 1 + window)
         first_masked = tl.maximum(first_position + 1 - window, 0) // TOKENS * TOKENS
     rules = Rules(window, softcap, scale if SOFTCAP else scale * LOG2_E)
     softmax = Softmax(
@@ -129,11 +143,11 @@ def prefill_tile(
     if not WINDOW:
         softmax = attend_range(
             query, position, softmax, 0, first_masked, context, rules,
-            HEAD_DIM, TOKENS, False, False, SOFTCAP, PLAIN,
+            HEAD_DIM, TOKENS, False, False, SOFTCAP, WHOLE, PLAIN,
         )  # fmt: skip
     softmax = attend_range(
         query, position, softmax, first_masked, end, context, rules,
-        HEAD_DIM, TOKENS, True, WINDOW, SOFTCAP, PLAIN,
+        HEAD_DIM, TOKENS, True, WINDOW, SOFTCAP, WHOLE, PLAIN,
     )  # fmt: skip
     if SINKS:
         heads_of_rows = tl.zeros((QUERIES,), tl.int32) + head
@@ -152,9 +166,9 @@ def attention_prefill(
     """Attend; see ``prefill_tile``."""
     prefill_tile(
         queries, Stored(keys, key_scales), Stored(values, value_scales), tables,
-        tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, None,
-        table_stride, num_heads, kv_heads, window, softcap, scale,
-        HEAD_DIM, WIDTH, QUERIES, TOKENS, WINDOW, SOFTCAP, False, PDL, PLAIN,
+        tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, None,
+        outputs, None, table_stride, num_heads, kv_heads, window, softcap, scale,
+        HEAD_DIM, WIDTH, QUERIES, TOKENS, WINDOW, SOFTCAP, False, False, PDL, PLAIN,
     )  # fmt: skip
 
 
@@ -169,9 +183,26 @@ def sink_prefill(
     """Attend with sinks, float32 [num_heads]; see ``prefill_tile``."""
     prefill_tile(
         queries, Stored(keys, key_scales), Stored(values, value_scales), tables,
-        tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, sinks,
-        table_stride, num_heads, kv_heads, window, softcap, scale,
-        HEAD_DIM, WIDTH, QUERIES, TOKENS, WINDOW, SOFTCAP, True, PDL, PLAIN,
+        tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, None,
+        outputs, sinks, table_stride, num_heads, kv_heads, window, softcap, scale,
+        HEAD_DIM, WIDTH, QUERIES, TOKENS, WINDOW, SOFTCAP, True, False, PDL, PLAIN,
+    )  # fmt: skip
+
+
+@triton.jit
+def text_prefill(
+    queries, keys, values, key_scales, value_scales, tables,
+    tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, outputs, tile_ends,
+    table_stride, num_heads, kv_heads, window, softcap, scale,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Attend to whole texts, which end at ``tile_ends``; see ``prefill_tile``."""
+    prefill_tile(
+        queries, Stored(keys, key_scales), Stored(values, value_scales), tables,
+        tile_first_rows, tile_num_rows, tile_table_rows, tile_first_positions, tile_ends,
+        outputs, None, table_stride, num_heads, kv_heads, window, softcap, scale,
+        HEAD_DIM, WIDTH, QUERIES, TOKENS, WINDOW, SOFTCAP, False, True, PDL, PLAIN,
     )  # fmt: skip
 
 

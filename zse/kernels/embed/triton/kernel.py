@@ -42,24 +42,26 @@ def load_row(weights, scales, token, hidden, columns, mask, SCHEME: tl.constexpr
 
 
 @triton.jit
+def token_of(tokens, slots, last_tokens, row):
+    """Return a row's token: a negative one stands for the last that was sampled in its slot."""
+    token = tl.load(tokens + row)
+    if token < 0:
+        token = tl.load(last_tokens + tl.load(slots + row))
+    return token.to(tl.int64)
+
+
+@triton.jit
 def store_row(
     weights, scales, tokens, slots, last_tokens, residual, hidden, factor,
     SCHEME: tl.constexpr, GROUP_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Store one chunk of one embedding row times a factor, float32. Program: (row, chunk).
-
-    A negative token stands for the last token that was sampled in the row's slot.
-    """
+    """Store one chunk of one embedding row times a factor, float32. Program: (row, chunk)."""
     wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < hidden
-    token = tl.load(tokens + row)
-    if token < 0:
-        token = tl.load(last_tokens + tl.load(slots + row))
-    values = load_row(
-        weights, scales, token.to(tl.int64), hidden, columns, mask, SCHEME, GROUP_SIZE
-    )
+    token = token_of(tokens, slots, last_tokens, row)
+    values = load_row(weights, scales, token, hidden, columns, mask, SCHEME, GROUP_SIZE)
     tl.store(residual + row * hidden + columns, values * factor, mask=mask)
 
 
@@ -81,3 +83,32 @@ def embed_scaled(
     """Store rows times ``scale``; see ``store_row``."""
     store_row(weights, scales, tokens, slots, last_tokens, residual, hidden, scale,
               SCHEME, GROUP_SIZE, BLOCK, PDL)  # fmt: skip
+
+
+@triton.jit
+def embed_placed(
+    weights, scales, tokens, slots, last_tokens, residual,
+    positions, prefill_positions, types, position_rows, type_rows,
+    hidden, scale, decode_rows, first_position, has_positions, has_types, tells_types,
+    SCHEME: tl.constexpr, GROUP_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Store rows times ``scale``, and what they have by their position and by their type.
+
+    Program: (row, chunk). Positions of the first rows lie apart from those of the others.
+    """
+    wait_for_inputs(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < hidden
+    token = token_of(tokens, slots, last_tokens, row)
+    values = load_row(weights, scales, token, hidden, columns, mask, SCHEME, GROUP_SIZE) * scale
+    if has_positions != 0:
+        is_decode = row < decode_rows
+        position = tl.load(positions + row, mask=is_decode, other=0)
+        position += tl.load(prefill_positions + row - decode_rows, mask=row >= decode_rows, other=0)
+        line = position_rows + (position + first_position).to(tl.int64) * hidden
+        values += tl.load(line + columns, mask=mask, other=0.0)
+    if has_types != 0:
+        kind = tl.load(types + row, mask=tells_types != 0, other=0).to(tl.int64)
+        values += tl.load(type_rows + kind * hidden + columns, mask=mask, other=0.0)
+    tl.store(residual + row * hidden + columns, values, mask=mask)

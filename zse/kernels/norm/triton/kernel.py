@@ -21,7 +21,7 @@ def norm_row(
     hidden, added_rows, splits, gathers, has_norm_bias, has_added_bias, has_post_norm,
     has_stream_scale, added_scale, output_scale, epsilon, post_epsilon,
     GROUPS: tl.constexpr, NORM: tl.constexpr, FAMILY: tl.constexpr, POST: tl.constexpr,
-    PDL: tl.constexpr,
+    STREAM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Add pending sums to one row of the residual stream, normalize it, store activations.
 
@@ -62,8 +62,9 @@ def norm_row(
         if POST:  # noqa: SIM102 - a constant of the form, then a number of the launch
             if has_stream_scale != 0:
                 values *= tl.load(stream_scale)
-        if gathers == 0:
-            tl.store(stream + columns, values, mask=inside)
+        if not STREAM:  # noqa: SIM102 - likewise
+            if gathers == 0:
+                tl.store(stream + columns, values, mask=inside)
     if NORM == "layer":
         values -= tl.sum(tl.sum(values, axis=1), axis=0) / hidden
         values = tl.where(inside, values, 0.0)
@@ -73,6 +74,8 @@ def norm_row(
     if FAMILY:
         values += load_bias(norm_bias, columns, inside, has_norm_bias)
         values *= output_scale
+    if STREAM:
+        tl.store(stream + columns, values, mask=inside)
     row_groups = tl.cdiv(hidden, GROUP)
     store_activations(
         values,
@@ -95,7 +98,7 @@ def residual_norm(
     """Add and store the RMSNorm; see ``norm_row``."""
     norm_row(residual, added, row_index, norm, norm, norm, norm, norm, outputs, scales, sums,
              hidden, added_rows, splits, GATHER, 0, 0, 0, 0, 1.0, 1.0, epsilon, 0.0,
-             GROUPS, "rms", False, False, PDL)  # fmt: skip
+             GROUPS, "rms", False, False, False, PDL)  # fmt: skip
 
 
 @triton.jit
@@ -109,7 +112,7 @@ def family_norm(
     norm_row(residual, added, row_index, norm, norm_bias, added_bias, norm, norm,
              outputs, scales, sums, hidden, added_rows, splits, gathers, has_norm_bias,
              has_added_bias, 0, 0, added_scale, output_scale, epsilon, 0.0,
-             GROUPS, "layer" if LAYER else "rms", True, False, PDL)  # fmt: skip
+             GROUPS, "layer" if LAYER else "rms", True, False, False, PDL)  # fmt: skip
 
 
 @triton.jit
@@ -124,7 +127,20 @@ def post_norm(
              outputs, scales, sums, hidden, added_rows, splits, gathers, 0,
              has_added_bias, has_post_norm, has_stream_scale, added_scale, output_scale,
              epsilon, post_epsilon,
-             GROUPS, NORM, True, True, PDL)  # fmt: skip
+             GROUPS, NORM, True, True, False, PDL)  # fmt: skip
+
+
+@triton.jit
+def stream_norm(
+    residual, added, norm, norm_bias, added_bias, outputs,
+    hidden, added_rows, splits, has_norm_bias, has_added_bias, added_scale, epsilon,
+    GROUPS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Add what is pending; the LayerNorm of all is the stream, and is stored; see ``norm_row``."""
+    norm_row(residual, added, norm, norm, norm_bias, added_bias, norm, norm, outputs, norm, norm,
+             hidden, added_rows, splits, 0, has_norm_bias, has_added_bias, 0, 0,
+             added_scale, 1.0, epsilon, 0.0,
+             GROUPS, "layer", True, False, True, PDL)  # fmt: skip
 
 
 @triton.jit

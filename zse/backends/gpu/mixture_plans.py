@@ -1,0 +1,99 @@
+"""How the mixtures of experts of a model are computed in each shape of a step, and their memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.mixture import area_of, mixtures_of
+from zse.backends.gpu.scratch import MixtureBytes, activation_bytes
+from zse.kernels.experts.plan import FEW_ROWS, plan_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zse.backends.gpu.inputs import InputShape
+    from zse.backends.gpu.mixture import Mixture, MixtureArea
+    from zse.backends.gpu.plans import StepPlans
+    from zse.kernels.experts.plan import PairPlan
+    from zse.kernels.experts.weight import StackedWeight
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.models.spec import ModelSpec
+
+
+class MixturePlans:
+    """What is chosen for each shape of a step; addresses of ``linears`` are not looked at."""
+
+    counters_bytes = FEW_ROWS * 4
+    """Of the numbers by which the choosing finds its last part."""
+
+    def __init__(
+        self, spec: ModelSpec, linears: Mapping[str, LinearWeight], plans: StepPlans
+    ) -> None:
+        experts = [layer.experts.expert for layer in spec.layers if layer.experts is not None]
+        self.stacks = frozenset(
+            matrix.weight.name for each in experts for matrix in (each.up, each.down)
+        )
+        """Names of the experts' matrices."""
+        self._mixtures = tuple(dict.fromkeys(mixtures_of(spec, _unplaced(linears), {}).values()))
+        self._plans = plans
+        self._pair_plans: dict[tuple[object, ...], PairPlan] = {}
+        self._areas: dict[tuple[object, ...], MixtureArea] = {}
+
+    def pair_plan(
+        self, weight: StackedWeight, pairs: int, *, max_splits: int | None = None
+    ) -> PairPlan:
+        """Return how a few tokens are multiplied with experts; looked up once for each form."""
+        key = (*weight.stack.form, pairs, max_splits)
+        if key not in self._pair_plans:
+            self._pair_plans[key] = plan_pairs(
+                weight, pairs, self._plans.facts, max_splits=max_splits
+            )
+        return self._pair_plans[key]
+
+    def area(self, mixture: Mixture, rows: int) -> MixtureArea:
+        """Return where a routing lies; looked up once for each form."""
+        key = (mixture.slots, mixture.groups, mixture.hidden, mixture.shared is None, rows)
+        if key not in self._areas:
+            shared_bytes = 0
+            if mixture.shared is not None:
+                shared_bytes = self._plans.product_bytes(mixture.shared.down, rows)
+            self._areas[key] = area_of(mixture, rows, shared_bytes)
+        return self._areas[key]
+
+    def scratch(self, shape: InputShape) -> MixtureBytes:
+        """Return the memory that the widest mixture takes in a step."""
+        rows, mixtures = shape.rows, self._mixtures
+        return MixtureBytes(
+            activations=max(activation_bytes(rows * each.slots, each.width) for each in mixtures),
+            sums=max(self._sums_bytes(each, shape) for each in mixtures),
+            routing=max(self.area(each, rows).length_bytes for each in mixtures),
+            beside=max(self._beside_bytes(each, shape) for each in mixtures),
+        )
+
+    def _sums_bytes(self, mixture: Mixture, shape: InputShape) -> int:
+        """Return the bytes of the products of experts, whichever kernels make them."""
+        pairs = shape.rows * mixture.slots
+        widest = pairs * max(mixture.up.rows, mixture.down.rows) * 2
+        quantized = self._plans.reads_quantized(shape)
+        if not mixture.takes_few(shape.rows, quantized=quantized):
+            return widest
+        up = self.pair_plan(mixture.up, pairs).output_bytes
+        down = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
+        return max(widest, up, down)
+
+    def _beside_bytes(self, mixture: Mixture, shape: InputShape) -> int:
+        """Return the bytes of what a dense MLP and the experts beside it add."""
+        if mixture.beside is None:
+            return 0
+        rows = shape.rows
+        experts = one = rows * mixture.hidden * 4
+        if mixture.takes_few(rows, quantized=self._plans.reads_quantized(shape)):
+            pairs = rows * mixture.slots
+            experts = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
+        return max(self._plans.sums_bytes(mixture.beside, shape), one + experts)
+
+
+def _unplaced(linears: Mapping[str, LinearWeight]) -> dict[str, LinearWeight]:
+    """Return matrices without their addresses, so that those of one form are equal."""
+    return {name: replace(each, weights=0, scales=0) for name, each in linears.items()}
