@@ -34,6 +34,7 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = {
     "bitsandbytes": "hf",
     "triton": "kernels",
     "numpy": "eval",
+    "gguf": "gguf",
     "boto3": "s3",
     "botocore": "s3",
     "modal": "modal",

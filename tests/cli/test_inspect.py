@@ -112,8 +112,8 @@ def test_missing_file_and_foreign_file_have_their_exit_codes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["inspect", str(tmp_path / "absent.zse")]) == 3
-    foreign = tmp_path / "model.gguf"
-    foreign.write_bytes(b"GGUF" + bytes(100))
+    foreign = tmp_path / "model.bin"
+    foreign.write_bytes(b"else" + bytes(100))
     assert run(["inspect", str(foreign)]) == 6
     assert "zse convert" in capsys.readouterr().err
 

@@ -10,7 +10,6 @@ import pytest
 from broken_rules import breaks
 from safetensors.torch import save_file
 
-from zse.cli import run
 from zse.errors import CheckpointError, NotFoundError, UsageError, ZSEError
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
@@ -83,11 +82,9 @@ def test_a_folder_of_a_converted_model_or_of_gguf_is_called_that(tmp_path: Path)
 def test_files_that_are_given_for_a_folder_lead_on(llama_folder: Path, tmp_path: Path) -> None:
     done = tmp_path / "done.zse"
     convert_model("tiny", done)
-    (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
     (tmp_path / "lone.safetensors").write_bytes(b"")
     expected = {
         done: ("converted already", f"zse serve {done}"),
-        tmp_path / "m.gguf": ("llama.cpp", "without -GGUF"),
         llama_folder / "model.safetensors": ("one file of a checkpoint", str(llama_folder)),
         tmp_path / "lone.safetensors": ("is a file", "config.json"),
     }
@@ -98,16 +95,14 @@ def test_files_that_are_given_for_a_folder_lead_on(llama_folder: Path, tmp_path:
         assert hint in error.hint
 
 
-def test_a_reader_of_zse_files_knows_the_other_formats(tmp_path: Path, capsys) -> None:
+def test_a_reader_of_zse_files_knows_the_other_formats(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\3\0\0\0" + bytes(100))
     save_file({}, tmp_path / "model.safetensors")
     with breaks(Rule.BAD_MAGIC, match="GGUF") as caught:
         ZSEReader(tmp_path / "m.gguf")
-    assert "without -GGUF" in caught.value.hint
+    assert "zse convert FILE.gguf" in caught.value.hint
     with breaks(Rule.BAD_MAGIC, match="safetensors"):
         ZSEReader(tmp_path / "model.safetensors")
-    assert run(["inspect", str(tmp_path / "m.gguf")]) == 6
-    assert "llama.cpp" in capsys.readouterr().err
 
 
 def test_a_repository_of_an_adapter_or_of_gguf_is_called_that() -> None:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from zse.cli.app import App, say
+from zse.cli.inspect_gguf import show_gguf
 from zse.cli.parameters import Json, Model
-from zse.printable import printable
-from zse.records import record
+from zse.cli.titled_tables import Table, mapping_table, print_tables
 from zse.settings import load_settings
 from zse.units import size_text
 
@@ -34,15 +33,6 @@ app = App()
 _VERIFIED = "yes: every digest, padding byte and scale"
 
 
-@record
-class Table:
-    """A titled table of plain text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
 @app.command("inspect")
 def command(
     model: Model,
@@ -53,10 +43,15 @@ def command(
 ) -> None:
     """Show what a .zse file holds: header, tensors, groups, sections, digests, provenance.
 
-    Of a file behind an address only the header is read, unless --verify is given.
+    Of a file behind an address only the header is read, unless --verify is given. Of a GGUF file
+    its settings and tensors are shown, and whether zse converts it.
     """
+    from zse.models.resolve import GgufFile, resolve_model
     from zse.stream.remote import RemoteReader
 
+    if isinstance(named := resolve_model(model), GgufFile):
+        show_gguf(named.path, as_json=as_json)
+        return
     with _opened(model) as reader:
         sha256 = ""
         if verify:
@@ -70,7 +65,7 @@ def command(
         if as_json:
             typer.echo(json.dumps(report, indent=2, sort_keys=True))
         else:
-            _print_tables(_build_tables(reader.header, report))
+            print_tables(_build_tables(reader.header, report))
 
 
 def _opened(model: str) -> Reader:
@@ -132,8 +127,8 @@ def _build_tables(header: ZSEHeader, report: dict[str, Any]) -> list[Table]:
     ]
     return [
         Table(title="file", columns=("field", "value"), rows=summary),
-        _mapping_table("model config", header.model_config),
-        _mapping_table("provenance", header.provenance),
+        mapping_table("model config", header.model_config),
+        mapping_table("provenance", header.provenance),
         _region_table("sections", header.sections),
         _region_table("groups", header.groups),
         Table(
@@ -150,45 +145,3 @@ def _spare_row(spare_bytes: int) -> list[tuple[str, str]]:
 def _region_table(title: str, regions: Sequence[Region]) -> Table:
     rows = [(r.name, str(r.offset_bytes), str(r.length_bytes), r.sha256) for r in regions]
     return Table(title=title, columns=("name", "offset", "bytes", "sha256"), rows=rows)
-
-
-def _mapping_table(title: str, mapping: Any) -> Table:
-    rows = [
-        (key, value if isinstance(value, str) else json.dumps(value, sort_keys=True))
-        for key, value in sorted(mapping.items())
-    ]
-    return Table(title=title, columns=("field", "value"), rows=rows)
-
-
-def _print_tables(tables: Sequence[Table]) -> None:
-    """Print tables: drawn on a terminal that may have it, as plain text elsewhere."""
-    is_drawn = sys.stdout.isatty() and not load_settings().no_color
-    (_print_rich if is_drawn else _print_plain)([table for table in tables if table.rows])
-
-
-def _print_plain(tables: Sequence[Table]) -> None:
-    for table in tables:
-        typer.echo(f"[{table.title}]")
-        rows = [tuple(printable(cell) for cell in row) for row in (table.columns, *table.rows)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
-        # The heading of two-column tables says nothing that the rows do not.
-        for row in rows[1:] if table.columns == ("field", "value") else rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            typer.echo("  ".join(cells).rstrip())
-        typer.echo()
-
-
-def _print_rich(tables: Sequence[Table]) -> None:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    console = Console()
-    for table in tables:
-        shown = RichTable(title=table.title, title_justify="left", title_style="bold")
-        for column in table.columns:
-            numeric = column in ("offset", "bytes")
-            shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
-        for row in table.rows:
-            shown.add_row(*(Text(printable(cell)) for cell in row))
-        console.print(shown)

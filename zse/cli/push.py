@@ -17,6 +17,7 @@ from zse.errors import UsageError
 from zse.models.resolve import (
     SUFFIX,
     Builtin,
+    GgufFile,
     HubRepository,
     LocalFile,
     LocalFolder,
@@ -89,5 +90,5 @@ def _local_file(model: str, settings: Settings) -> tuple[Path, str]:
                 f"{location} is not on this machine",
                 hint=f"Fetch it first: zse pull {quote(str(location))}",
             )
-        case LocalFolder() | HubRepository() as checkpoint:
+        case LocalFolder() | HubRepository() | GgufFile() as checkpoint:
             raise not_a_file(checkpoint)

@@ -44,7 +44,7 @@ def read_facts(model: str | Path, settings: Settings) -> ModelFacts:
         case _:
             from zse.quantize.source import resolve_source
 
-            return _facts_of_checkpoint(resolve_source(model, settings).folder)
+            return _facts_of_checkpoint(resolve_source(model, settings).path)
 
 
 def facts_of(header: ZSEHeader) -> ModelFacts:
@@ -74,10 +74,17 @@ def largest_that_fits(budget_bytes: int, estimates: Sequence[MemoryEstimate]) ->
     )
 
 
-def _facts_of_checkpoint(folder: Path) -> ModelFacts:
-    generation = folder / "generation_config.json"
+def _facts_of_checkpoint(checkpoint: Path) -> ModelFacts:
+    if checkpoint.is_file():
+        from zse.quantize.gguf.documents import config_in, read_header
+
+        return ModelFacts(
+            spec=read_checkpoint(config_in(checkpoint, read_header(checkpoint)), None)
+        )
+    generation = checkpoint / "generation_config.json"
     spec = read_checkpoint(
-        _read_json(folder / "config.json"), _read_json(generation) if generation.is_file() else None
+        _read_json(checkpoint / "config.json"),
+        _read_json(generation) if generation.is_file() else None,
     )
     return ModelFacts(spec=spec)
 

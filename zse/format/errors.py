@@ -5,8 +5,7 @@ from __future__ import annotations
 from zse.errors import BrokenRule, FormatError, UsageError
 
 GGUF_HINT = (
-    "Its weights are quantized already, in another way: convert the model that it was made from, "
-    "in safetensors (the repository's name without -GGUF): zse convert OWNER/NAME -o model.zse"
+    "Convert the one file that is wanted, on this machine: zse convert FILE.gguf -o model.zse"
 )
 _NOT_OURS = "This is not a .zse file: convert the checkpoint with `zse convert`."
 _OTHER_VERSION = "Upgrade zse, or convert the checkpoint again with this version."

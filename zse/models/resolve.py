@@ -1,7 +1,7 @@
 """What a user means by a model: the one place that reads the word MODEL.
 
-A built-in's name, a .zse file or a checkpoint folder of this machine, a file behind an address, or
-a repository of the hub. Nothing is opened, fetched or converted here.
+A built-in's name, a .zse file, a checkpoint folder or a GGUF file of this machine, a file behind an
+address, or a repository of the hub. Nothing is fetched or converted here.
 """
 
 from __future__ import annotations
@@ -39,6 +39,13 @@ class LocalFile:
 
 
 @record
+class GgufFile:
+    """A file of this machine in llama.cpp's format, by its first bytes: a checkpoint in one."""
+
+    path: Path
+
+
+@record
 class LocalFolder:
     """A folder of this machine, which exists: a checkpoint, if anything."""
 
@@ -62,7 +69,7 @@ class HubRepository:
     """Branch, tag or commit; empty means the default branch."""
 
 
-NamedModel = Builtin | LocalFile | LocalFolder | RemoteFile | HubRepository
+NamedModel = Builtin | LocalFile | GgufFile | LocalFolder | RemoteFile | HubRepository
 
 
 def resolve_model(model: str | Path) -> NamedModel:
@@ -93,10 +100,21 @@ def resolve_model(model: str | Path) -> NamedModel:
     return RemoteFile(location=location)
 
 
-def not_a_file(named: LocalFolder | HubRepository) -> UsageError:
-    """Return the error for a model of many files where one .zse file is wanted."""
+def is_gguf_file(path: str | Path) -> bool:
+    """Whether a file begins as llama.cpp's do; False where none can be read."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - the server's start imports no pathlib
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
+
+
+def not_a_file(named: LocalFolder | HubRepository | GgufFile) -> UsageError:
+    """Return the error for a checkpoint where one .zse file is wanted."""
     if isinstance(named, HubRepository):
         what, model = "a repository of the hub", named.repository
+    elif isinstance(named, GgufFile):
+        what, model = "GGUF", str(named.path)
     else:
         what, model = "a folder", str(named.path)
         for name in _names_in(named.path):
@@ -115,7 +133,7 @@ def _resolve_local(text: str, path: Path) -> NamedModel:
     if path.is_dir():
         return LocalFolder(path=path)
     if path.exists():
-        return LocalFile(path=path)
+        return GgufFile(path=path) if is_gguf_file(path) else LocalFile(path=path)
     if _is_path(text, path):
         hint = _hint_for_missing(path)
         if is_hub_id(text) and path.suffix != SUFFIX:
@@ -124,7 +142,9 @@ def _resolve_local(text: str, path: Path) -> NamedModel:
     if is_hub_id(text):
         return HubRepository(repository=text)
     near = difflib.get_close_matches(text, [*BUILTIN_MODELS, *_names_in(path.parent)], 1)
-    forms = "Name a .zse file, a checkpoint folder, OWNER/NAME on the hub, or a built-in: "
+    forms = (
+        "Name a .zse file, a checkpoint folder, a GGUF file, OWNER/NAME on the hub, or a built-in: "
+    )
     raise NotFoundError(
         f"there is no model {text!r}",
         hint=f"Did you mean {near[0]}?" if near else f"{forms}{', '.join(sorted(BUILTIN_MODELS))}.",

@@ -1,4 +1,4 @@
-"""A checkpoint folder in Hugging Face form: found, checked and read row by row.
+"""A checkpoint in Hugging Face form, or in GGUF: found, checked and read row by row.
 
 Everything that can be wrong without reading weights (files, names, shapes, types) is found when
 the checkpoint is opened, because a conversion that fails after an hour is worse than no answer.
@@ -7,19 +7,14 @@ the checkpoint is opened, because a conversion that fails after an hour is worse
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from zse.errors import CheckpointError, NotFoundError
+from zse.errors import CheckpointError
 from zse.format.mxfp4 import MXFP4_GROUP
 from zse.models.families import read_checkpoint
-from zse.quantize.near_miss import near_checkpoint
-from zse.quantize.safetensors_file import (
-    SafetensorsFile,
-    StoredTensor,
-    check_packed,
-    storage_dtype,
-)
-from zse.quantize.weight_files import INDEX_NAME, find_weight_files, read_json, read_weight_map
+from zse.quantize.place import place_of
+from zse.quantize.safetensors_file import StoredTensor, check_packed, storage_dtype
+from zse.quantize.weight_files import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +23,7 @@ if TYPE_CHECKING:
 
     from zse.models.spec import WeightGroup
     from zse.models.weights import Source
+    from zse.quantize.place import WeightFile
 
 _PREFIX = "model."
 _WHOLES = (_PREFIX, "transformer.", "bert.", "roberta.")
@@ -59,7 +55,8 @@ class Checkpoint:
     """An open checkpoint. Use as a context manager.
 
     Args:
-        folder: Holds config.json and model.safetensors, or shards and their index.
+        path: A folder with config.json and model.safetensors, or shards and their index; or a
+            GGUF file.
 
     Raises:
         NotFoundError: The folder or its config.json does not exist.
@@ -68,25 +65,21 @@ class Checkpoint:
         CheckpointError: A shard or tensor is missing, unexpected, or of the wrong shape.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        if not folder.is_dir():
-            raise NotFoundError(f"{folder} is not a folder")
-        if not (folder / "config.json").is_file():
-            raise near_checkpoint(folder) or NotFoundError(
-                f"{folder} holds no config.json",
-                hint="Name a folder in Hugging Face form: config.json and model.safetensors.",
-            )
-        self.config_json = read_json(folder / "config.json")
-        generation = folder / "generation_config.json"
-        self.generation_config = read_json(generation) if generation.is_file() else None
+    def __init__(self, path: Path) -> None:
+        self.place = place_of(path)
+        self.config_json = self._document("config.json")
+        self.generation_config = (
+            self._document("generation_config.json")
+            if self.place.read("generation_config.json") is not None
+            else None
+        )
         self.spec = read_checkpoint(self.config_json, self.generation_config)
         self.left_out: list[str] = []
         """Tensors that have no part in texts."""
-        self._files: list[SafetensorsFile] = []
-        self._tensors: dict[str, tuple[SafetensorsFile, StoredTensor]] = {}
+        self._files: list[WeightFile] = []
+        self._tensors: dict[str, tuple[WeightFile, StoredTensor]] = {}
         try:
-            for path in find_weight_files(folder):
+            for path in self.place.weight_paths():
                 self._open_file(path)
             self._check_index()
             self._check_tensors()
@@ -128,8 +121,11 @@ class Checkpoint:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _document(self, name: str) -> dict[str, Any]:
+        return parse_json(self.place.read(name) or b"", f"{self.place.path}: {name}")
+
     def _open_file(self, path: Path) -> None:
-        file = SafetensorsFile(path)
+        file = self.place.open_weights(path)
         self._files.append(file)
         for name, tensor in file.tensors.items():
             if name in self._tensors:
@@ -137,7 +133,7 @@ class Checkpoint:
                 raise CheckpointError(f"tensor {name} is in both {first} and {path.name}")
             self._tensors[name] = (file, tensor)
 
-    def _seek(self, name: str) -> tuple[SafetensorsFile, StoredTensor] | None:
+    def _seek(self, name: str) -> tuple[WeightFile, StoredTensor] | None:
         # Checkpoints saved from the bare model, without its head, have no prefix.
         whole = next((prefix for prefix in _WHOLES if name.startswith(prefix)), "")
         bare = name.removeprefix(whole)
@@ -153,7 +149,7 @@ class Checkpoint:
         )
         return all(self._seek(name) is not None for name in names)
 
-    def _find(self, name: str) -> tuple[SafetensorsFile, StoredTensor]:
+    def _find(self, name: str) -> tuple[WeightFile, StoredTensor]:
         found = self._seek(name)
         if found is None:
             raise CheckpointError(
@@ -170,9 +166,7 @@ class Checkpoint:
         return name.startswith(self.spec.left_out) or bare.startswith(self.spec.left_out)
 
     def _check_index(self) -> None:
-        if not (self.folder / INDEX_NAME).is_file():
-            return
-        for name, shard in read_weight_map(self.folder / INDEX_NAME).items():
+        for name, shard in self.place.shard_of_tensors().items():
             if name not in self._tensors or self._tensors[name][0].path.name != shard:
                 raise CheckpointError(
                     f"the index says that {shard} holds {name}, but it does not",

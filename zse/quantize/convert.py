@@ -182,7 +182,7 @@ def convert_source(
     those of ``convert_model``.
     """
     notify = progress or (lambda _now: None)
-    with Checkpoint(source.folder) as checkpoint:
+    with Checkpoint(source.path) as checkpoint:
         groups = [
             (group.name, [(tensor, options.plan_tensor(tensor)) for tensor in group.weights])
             for group in checkpoint.plan

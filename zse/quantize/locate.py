@@ -72,7 +72,7 @@ def locate_model(
     options = Storage(quantization=quant)
     source = resolve_source(model, settings, check=TextOptions().check_names)
     key = {
-        "checkpoint": fingerprint(source.folder),
+        "checkpoint": fingerprint(source.path),
         "name": source.name,
         "revision": source.revision,
         "format": VERSION,

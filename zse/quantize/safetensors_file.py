@@ -80,20 +80,8 @@ class SafetensorsFile:
         """
         dtype = torch.uint8 if tensor.dtype == _PACKED else _TORCH[storage_dtype(tensor)]
         row_bytes = tensor.length_bytes // tensor.num_rows
-        data = bytearray((stop - start) * row_bytes)
         offset_bytes = tensor.offset_bytes + start * row_bytes
-        view, done = memoryview(data), 0
-        while done < len(data):
-            try:
-                count = os.preadv(self._fd, [view[done:]], offset_bytes + done)
-            except OSError as error:
-                raise CheckpointError(
-                    f"{self.path} cannot be read at byte {offset_bytes + done}: {error.strerror}",
-                    hint="Check the disk or the network file system.",
-                ) from error
-            if count == 0:
-                raise CheckpointError(f"{self.path} was cut short while it was read")
-            done += count
+        data = read_exactly(self._fd, self.path, offset_bytes, (stop - start) * row_bytes)
         return torch.frombuffer(data, dtype=dtype).view(stop - start, *tensor.shape[1:][-1:])
 
     def close(self) -> None:
@@ -144,6 +132,28 @@ class SafetensorsFile:
             f"{self.path} is not a whole safetensors file: {reason}",
             hint="Download the checkpoint again.",
         )
+
+
+def read_exactly(fd: int, path: Path, offset_bytes: int, length_bytes: int) -> bytearray:
+    """Return bytes of an open file, all that were asked for; ``path`` is for errors.
+
+    Raises:
+        CheckpointError: The file ends before they do, or cannot be read.
+    """
+    data = bytearray(length_bytes)
+    view, done = memoryview(data), 0
+    while done < length_bytes:
+        try:
+            count = os.preadv(fd, [view[done:]], offset_bytes + done)
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be read at byte {offset_bytes + done}: {error.strerror}",
+                hint="Check the disk or the network file system.",
+            ) from error
+        if count == 0:
+            raise CheckpointError(f"{path} was cut short while it was read")
+        done += count
+    return data
 
 
 def _element_bytes(dtype: Any) -> int:

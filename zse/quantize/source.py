@@ -12,6 +12,7 @@ from zse.models.builtin import builtin_checkpoint
 from zse.models.resolve import (
     SUFFIX,
     Builtin,
+    GgufFile,
     HubRepository,
     LocalFile,
     LocalFolder,
@@ -38,9 +39,10 @@ _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size an
 class Source:
     """A checkpoint on this machine."""
 
-    folder: Path
+    path: Path
+    """A folder in Hugging Face form, or a GGUF file."""
     name: str
-    """What provenance records: the built-in's name, the hub id, or the folder's own name."""
+    """What provenance records: the built-in's name, the hub id, or the path's own name."""
     revision: str = ""
     """The hub's commit; empty for local folders."""
     temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -51,9 +53,16 @@ class Source:
         if self.temporary is not None:
             self.temporary.cleanup()
 
+    @property
+    def folder(self) -> Path | None:
+        """Where nothing of ours is to be put; None where the checkpoint is one file."""
+        return None if self.path.is_file() else self.path
+
     def files(self) -> list[Path]:
         """Return the files that a conversion may read; models that were made of them are none."""
-        return [path for path in self.folder.iterdir() if path.suffix not in (SUFFIX, ".partial")]
+        if self.path.is_file():
+            return [self.path]
+        return [path for path in self.path.iterdir() if path.suffix not in (SUFFIX, ".partial")]
 
 
 def resolve_source(
@@ -64,7 +73,7 @@ def resolve_source(
     check: Callable[[str, Sequence[str]], None] | None = None,
     progress: Progress | None = None,
 ) -> Source:
-    """Find a model: a built-in's name, a local folder, a hub id or a folder of object storage.
+    """Find a model: a built-in, a local folder or GGUF file, a hub id, a folder of object storage.
 
     A hub id may be written ``owner/name`` or ``hf://owner/name[@revision]``. What is to be fetched
     is given to ``check``, as a name and its files' names, before any of it is. ``progress`` is
@@ -79,9 +88,9 @@ def resolve_source(
     named = RemoteFile(location=location) if location.scheme == "s3" else resolve_model(model)
     match named:
         case Builtin(name=name):
-            source = Source(folder=builtin_checkpoint(name), name=name)
+            source = Source(path=builtin_checkpoint(name), name=name)
         case LocalFolder(path=path):
-            source = Source(folder=path, name=path.resolve().name)
+            source = Source(path=path, name=path.resolve().name)
         case HubRepository(repository=repository, revision=own):
             if revision and own and revision != own:
                 raise UsageError(
@@ -90,15 +99,17 @@ def resolve_source(
                 )
             wanted, token = revision or own or None, settings.hub.token or None
             folder = fetch_snapshot(repository, wanted, token=token, check=check)
-            return Source(folder=folder, name=repository, revision=folder.name)
+            return Source(path=folder, name=repository, revision=folder.name)
+        case GgufFile(path=path):
+            source = Source(path=path, name=path.resolve().stem)
         case LocalFile(path=path):
             raise near_file(path)
+        case RemoteFile(location=location) if location.scheme != "s3":
+            raise near_object(location)
         case RemoteFile(location=location):
-            if location.scheme != "s3":
-                raise near_object(location)
             links = fetch_folder(location, settings, check=check, progress=progress)
             name = location.name or location.bucket
-            source = Source(folder=Path(links.name), name=name, temporary=links)
+            source = Source(path=Path(links.name), name=name, temporary=links)
     if revision is not None:
         raise UsageError(
             f"{model} has no revisions, but revision {revision!r} was asked for",
@@ -107,15 +118,18 @@ def resolve_source(
     return source
 
 
-def fingerprint(folder: Path) -> str:
-    """Return a SHA-256 that changes when the checkpoint does.
+def fingerprint(checkpoint: Path) -> str:
+    """Return a SHA-256 that changes when the checkpoint does: a folder, or a GGUF file.
 
     Small files count with their content; large ones with size, time and first bytes (a
     safetensors header), so that a cache look-up does not read gigabytes.
     """
+    paths = [checkpoint] if checkpoint.is_file() else sorted(checkpoint.iterdir())
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix not in (".json", ".safetensors", ".jinja") or not path.is_file():
+    for path in paths:
+        if path.suffix not in (".json", ".safetensors", ".jinja") and path != checkpoint:
+            continue
+        if not path.is_file():
             continue
         status = path.stat()
         facts: list[object] = [path.name, status.st_size]

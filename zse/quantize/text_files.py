@@ -6,6 +6,7 @@ A model without a tokenizer converts, builds and dies when it is served, so it i
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.errors import CheckpointError, NotFoundError, TemplateError, UsageError
@@ -17,7 +18,7 @@ from zse.text.template import ChatTemplate
 from zse.text.tokenizer import Tokenizer, special_token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from zse.models.spec import ModelSpec
@@ -128,14 +129,14 @@ def collect_sections(checkpoint: Checkpoint, options: TextOptions) -> list[tuple
         CheckpointError: tokenizer_config.json is malformed.
         UnsupportedModelError: Its vectors are made as nothing here makes them.
     """
-    told = _present(checkpoint.folder, (POOLING_SECTION, MODULES_FILE))
+    place = checkpoint.place
+    told = _present(place.read, (POOLING_SECTION, MODULES_FILE))
     check_vectors(checkpoint.spec, told.get(POOLING_SECTION), told.get(MODULES_FILE))
-    names = [path.name for path in checkpoint.folder.iterdir()]
-    options.check_names(str(checkpoint.folder), names)
-    sections = list(_present(checkpoint.folder, _OWN).items())
-    texts = own = _present(checkpoint.folder, TOKENIZER_FILES)
+    options.check_names(str(place.path), place.names())
+    sections = list(_present(place.read, _OWN).items())
+    texts = own = _present(place.read, TOKENIZER_FILES)
     if options.tokenizer is not None:
-        texts = _present(options.tokenizer, TOKENIZER_FILES)
+        texts = _present(partial(_in_folder, options.tokenizer), TOKENIZER_FILES)
     sections += [(name, texts[name]) for name in _COPIED_TEXTS if name in texts]
     template = options.template() or default_template(texts) or default_template(own)
     if template:
@@ -146,9 +147,14 @@ def collect_sections(checkpoint: Checkpoint, options: TextOptions) -> list[tuple
     return sorted(sections)
 
 
-def _present(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
-    paths = {name: folder / name for name in names}
-    return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+def _present(read: Callable[[str], bytes | None], names: Iterable[str]) -> dict[str, bytes]:
+    texts = {name: read(name) for name in names}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _in_folder(folder: Path, name: str) -> bytes | None:
+    path = folder / name
+    return path.read_bytes() if path.is_file() else None
 
 
 def check_texts(

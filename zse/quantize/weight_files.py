@@ -85,9 +85,22 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: The file cannot be read, or is not a JSON object.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    return parse_json(data, str(path))
+
+
+def parse_json(data: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON object that a text is; ``where`` it came from is for errors.
+
+    Raises:
+        CheckpointError: It is none.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__}; expected a JSON object")
+        raise CheckpointError(f"{where} holds {type(value).__name__}; expected a JSON object")
     return value

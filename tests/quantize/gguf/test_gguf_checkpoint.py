@@ -1,0 +1,195 @@
+"""A GGUF file becomes the file that its checkpoint becomes, byte for byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from gguf_files import write_gguf
+
+from zse.cli import run
+from zse.errors import CheckpointError, UnsupportedModelError, ZSEError
+from zse.format.reader import ZSEReader
+from zse.quantize.convert import convert_model
+from zse.quantize.locate import locate_model
+from zse.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.quantize.conftest import MakeCheckpoint
+
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+FAMILIES = {
+    "llama": {"num_hidden_layers": 2},
+    "qwen2": {},
+    "qwen3": {},
+    "olmo2": {},
+    "phi3": {"head_dim": 32, "pad_token_id": 0},
+    "smollm3": {"num_hidden_layers": 4},
+    "gemma2": {
+        "query_pre_attn_scalar": 32, "sliding_window": 16, "tie_word_embeddings": True,
+        "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+    "gemma3": {
+        "model_type": "gemma3_text", "query_pre_attn_scalar": 32, "sliding_window": 16,
+        "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh",
+        "rope_local_base_freq": 10000.0,
+    },
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 96},
+    "qwen3_moe": {**MIXTURE, "norm_topk_prob": True},
+}  # fmt: skip
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Return the bytes of every tensor of a file."""
+    with ZSEReader(path) as reader:
+        return {
+            f"{tensor.name}.{part.role}": bytes(reader.part(tensor.name, part.role))
+            for tensor in reader.header.tensors
+            for part in tensor.parts
+        }
+
+
+def config_of(path: Path) -> dict:
+    with ZSEReader(path) as reader:
+        return reader.header.model_config["config"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_comes_out_as_from_its_checkpoint(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, family: str
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", family, **FAMILIES[family])
+    source = write_gguf(tmp_path / "m.gguf", folder, family)
+    convert_model(folder, tmp_path / "a.zse", "int4", allow_no_tokenizer=True)
+    convert_model(source, tmp_path / "b.zse", "int4", tokenizer=folder)
+    assert contents(tmp_path / "a.zse") == contents(tmp_path / "b.zse")
+
+
+def test_numbers_of_blocks_are_quantized_from_what_they_stand_for(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "qwen2")
+    exact, coarse = (
+        write_gguf(tmp_path / f"{kind}.gguf", folder, "qwen2", kind) for kind in ("F32", "Q8_0")
+    )
+    for source in (exact, coarse):
+        convert_model(source, source.with_suffix(".zse"), "fp16", tokenizer=folder)
+    found = [contents(source.with_suffix(".zse")) for source in (exact, coarse)]
+    assert found[0].keys() == found[1].keys()
+    assert found[0] != found[1]
+
+
+def test_a_file_is_served_under_its_own_name_and_converted_once(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "llama", num_hidden_layers=1)
+    settings = Settings(cache_dir=tmp_path / "cache")
+    source = write_gguf(tmp_path / "m.gguf", folder, "llama", **words(96))
+    first = locate_model(source, settings)
+    assert locate_model(source, settings) == first
+    assert first.name.startswith("m-int4-")
+    source.touch()
+    write_gguf(source, folder, "llama", **words(96), **{"llama.context_length": 64})
+    assert locate_model(source, settings) != first
+
+
+def words(count: int) -> dict:
+    """Settings of a tokenizer of single letters."""
+    tokens = [chr(0x100 + number) for number in range(count)]
+    tokens[-1] = tokens[0] + tokens[1]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * count,
+        "tokenizer.ggml.merges": [f"{tokens[0]} {tokens[1]}"],
+    }
+
+
+def test_llama_3_says_its_rotary_scaling_by_factors(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    import gguf
+    import numpy as np
+
+    from zse.models.rope import RoPESpec, read_scaling
+    from zse.quantize.gguf.architectures import ARCHITECTURES
+    from zse.quantize.gguf.config import config_of as config_of_header
+    from zse.quantize.gguf.documents import read_header
+
+    folder = make_checkpoint(tmp_path / "hf", "llama", num_hidden_layers=1)
+    source = write_gguf(tmp_path / "m.gguf", folder, "llama")
+    scaling = {
+        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    _, made = read_scaling(scaling, 128)
+    plain, stretched = (
+        np.array(RoPESpec(theta=10000.0, rotary_dim=32, scaling=one).inverse_frequencies())
+        for one in (None, made)
+    )
+    factors = (plain / stretched).astype(np.float32).tolist()
+    found = config_of_header(
+        read_header(source), "llama", ARCHITECTURES["llama"], "m.gguf", factors
+    )
+    assert found["rope_scaling"] == scaling
+    with pytest.raises(UnsupportedModelError, match="not Llama 3's"):
+        config_of_header(
+            read_header(source),
+            "llama",
+            ARCHITECTURES["llama"],
+            "m.gguf",
+            [*factors[:-2], 5.0, 32.0],
+        )
+    assert gguf.GGUFReader(source).tensors
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"llama.block_count": None}, "does not say llama.block_count"),
+        ({"llama.block_count": "four"}, "expected a whole number"),
+        (
+            {"llama.attention.head_count": 3, "llama.attention.head_count_kv": 3},
+            "not those of 3 heads",
+        ),
+        ({"llama.block_count": 4}, "no tensor model.layers.3"),
+        ({"llama.embedding_length": 64}, "has shape"),
+        ({"llama.rope.scaling.type": "longrope"}, "stretches its rotary embedding by 'longrope'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_work_begins(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, changes: dict, words: str
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "llama")
+    source = write_gguf(tmp_path / "m.gguf", folder, "llama", **changes)
+    with pytest.raises(ZSEError, match=words):
+        convert_model(source, tmp_path / "m.zse", tokenizer=folder)
+    assert not list(tmp_path.glob("m.zse*"))
+
+
+def test_an_architecture_that_is_not_read_names_those_that_are(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "llama")
+    source = write_gguf(tmp_path / "m.gguf", folder, "llama", **{"general.architecture": None})
+    data = source.read_bytes().replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0rwkv9", 1)
+    source.write_bytes(data)
+    with pytest.raises(UnsupportedModelError, match="'rwkv9'") as caught:
+        convert_model(source, tmp_path / "m.zse", tokenizer=folder)
+    assert "qwen3moe" in caught.value.hint
+    assert run(["inspect", str(source)]) == 0
+    assert "rwkv9" in capsys.readouterr().out
+
+
+def test_a_file_without_a_tokenizer_needs_one(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "llama")
+    source = write_gguf(tmp_path / "m.gguf", folder, "llama")
+    with pytest.raises(CheckpointError, match=r"holds no tokenizer\.json"):
+        convert_model(source, tmp_path / "m.zse")

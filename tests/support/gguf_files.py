@@ -1,0 +1,127 @@
+"""GGUF files of little checkpoints, as llama.cpp's converter makes them, by the package ``gguf``."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARCHITECTURES = {
+    "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3": "gemma3",
+}  # fmt: skip
+"""Family -> the architecture's name, where it has another."""
+_EXPERT = re.compile(r"(.*experts)\.(\d+)\.(.*)")
+_TURNED = ("llama", "mixtral", "smollm3")
+
+
+def permuted(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return rows as llama.cpp's ``permute`` puts them: the two of a pair beside each other."""
+    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def write_gguf(
+    path: Path, checkpoint: Path, family: str, kind: str = "F32", **changes: Any
+) -> Path:
+    """Write a checkpoint folder as a GGUF file; ``changes`` replace settings, None leaves one out."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    name = ARCHITECTURES.get(family, family)
+    number = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
+    writer = gguf.GGUFWriter(path, name)
+    for key, value in {**_settings(config, name), **changes}.items():
+        if value is not None:
+            _add(writer, key, value)
+    for hf_name, tensor in sorted(_stacked(load_file(checkpoint / "model.safetensors")).items()):
+        theirs = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
+        assert theirs, hf_name
+        values = tensor.float()
+        if family in _TURNED and re.search(r"self_attn\.[qk]_proj", hf_name):
+            heads = "num_attention_heads" if ".q_proj" in hf_name else "num_key_value_heads"
+            values = permuted(values, config[heads])
+        if family.startswith("gemma") and hf_name.endswith("norm.weight"):
+            values = values + 1
+        if hf_name.endswith("shared_expert_gate.weight"):
+            values = values[0]
+        _add_tensor(writer, theirs, values.numpy(), kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
+    number = gguf.GGMLQuantizationType[kind]
+    if values.ndim == 1 or kind == "F32":
+        writer.add_tensor(name, np.ascontiguousarray(values))
+    else:
+        writer.add_tensor(name, gguf.quantize(values, number), raw_dtype=number)
+
+
+def _stacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors, those of experts joined: ``experts.gate_proj.weight`` of all."""
+    whole: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        if match := _EXPERT.fullmatch(name):
+            whole.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = tensor
+        else:
+            whole[name] = tensor
+    return {
+        name: torch.stack([value[index] for index in range(len(value))])
+        if isinstance(value, dict)
+        else value
+        for name, value in whole.items()
+    }
+
+
+def _settings(config: dict[str, Any], name: str) -> dict[str, Any]:
+    heads = config["num_attention_heads"]
+    settings = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": heads,
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": config.get("head_dim", config["hidden_size"] // heads),
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "rope.freq_base": config["rope_theta"],
+        "attention.sliding_window": config.get("sliding_window"),
+        "expert_count": config.get("num_experts", config.get("num_local_experts")),
+        "expert_used_count": config.get("num_experts_per_tok"),
+        "expert_feed_forward_length": config.get("moe_intermediate_size"),
+    }
+    return {f"{name}.{key}": value for key, value in settings.items()}
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    kinds |= {str: writer.add_string, list: writer.add_array}
+    kinds[type(value)](key, value)
+
+
+def tokenizer_settings(tokenizer: dict[str, Any], pre: str) -> dict[str, Any]:
+    """Return the settings that a byte-level tokenizer.json becomes."""
+    vocabulary = tokenizer["model"]["vocab"]
+    added = {token["id"]: token for token in tokenizer["added_tokens"]}
+    ids = {**vocabulary, **{token["content"]: number for number, token in added.items()}}
+    tokens = sorted(ids, key=ids.__getitem__)
+    merges = [
+        pair if isinstance(pair, str) else " ".join(pair) for pair in tokenizer["model"]["merges"]
+    ]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if number in added else 1 for number in range(len(tokens))],
+        "tokenizer.ggml.merges": merges,
+    }
