@@ -24,7 +24,8 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     checkpoint = BUILTIN_MODELS["tiny"]
     tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
-    settings = tokenizer_settings(tokenizer, "qwen2") | {"tokenizer.ggml.eos_token_id": 2}
+    ends = {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 0}
+    settings = tokenizer_settings(tokenizer, "qwen2") | ends
     return write_gguf(folder / "tiny.gguf", checkpoint, "llama", **settings)
 
 

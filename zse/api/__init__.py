@@ -6,5 +6,6 @@
     zse.api.server.batching   BatchingState, batched_chat_completion, batched_text_completion
 
 ``zse.gguf`` has GGUFWrapper and is_gguf_file; ``zse.engine.batching`` has BatchConfig,
-BatchRequest and BatchingEngine; ``zse.engine.generation`` other names of what generates; ``zse.engine.scheduler`` the ContinuousBatchingScheduler.
+BatchRequest and BatchingEngine; ``zse.engine.generation`` other names of what generates;
+``zse.engine.scheduler`` the ContinuousBatchingScheduler.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, UnsupportedModelError
 from zse.quantize.gguf.types import BLOCK_TYPES, BlockType
@@ -90,7 +90,7 @@ class _Parser:
 
     def parse(self) -> GgufHeader:
         if self._take(4) != MAGIC:
-            self._broken("it does not begin with GGUF")
+            raise self._broken("it does not begin with GGUF")
         version = self._number("I")
         if version not in VERSIONS:
             raise UnsupportedModelError(
@@ -106,7 +106,7 @@ class _Parser:
         for _ in range(num_settings):
             name = self._text(_MAX_NAME_BYTES)
             if name in settings:
-                self._broken(f"the setting {name[:100]!r} is there twice")
+                raise self._broken(f"the setting {name[:100]!r} is there twice")
             settings[name] = self._value(self._number("I"))
         facts = [self._tensor_facts() for _ in range(num_tensors)]
         return GgufHeader(settings=settings, tensors=self._placed(facts, settings))
@@ -123,7 +123,7 @@ class _Parser:
             )
         kind = BLOCK_TYPES[number]
         if not shape or 0 in shape or shape[-1] % kind.numbers or math.prod(shape) >= 1 << 48:
-            self._broken(
+            raise self._broken(
                 f"tensor {name[:100]!r} has shape {list(shape)} in blocks of {kind.numbers}"
             )
         return name, kind, shape, offset_bytes
@@ -134,15 +134,15 @@ class _Parser:
         """Return the tensors where they lie, after checking that each has a place of its own."""
         alignment = settings.get("general.alignment", 32)
         if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT or alignment % 8:
-            self._broken(f"its alignment is {str(alignment)[:50]}")
+            raise self._broken(f"its alignment is {str(alignment)[:50]}")
         start = -(-self._at // alignment) * alignment
         tensors: dict[str, GgufTensor] = {}
         for name, kind, shape, offset_bytes in facts:
             length_bytes = math.prod(shape) // kind.numbers * kind.size_bytes
             if name in tensors:
-                self._broken(f"tensor {name[:100]!r} is there twice")
+                raise self._broken(f"tensor {name[:100]!r} is there twice")
             if offset_bytes % alignment or start + offset_bytes + length_bytes > self._file_bytes:
-                self._broken(
+                raise self._broken(
                     f"tensor {name[:100]!r} lies at {offset_bytes} after byte {start} and has "
                     f"{length_bytes} bytes, but the file has {self._file_bytes}"
                 )
@@ -160,7 +160,7 @@ class _Parser:
         end, before = 0, ""
         for tensor in sorted(tensors.values(), key=lambda one: one.offset_bytes):
             if tensor.offset_bytes < end:
-                self._broken(
+                raise self._broken(
                     f"tensors {before[:100]!r} and {tensor.name[:100]!r} lie on each other"
                 )
             end, before = tensor.offset_bytes + tensor.length_bytes, tensor.name
@@ -172,8 +172,7 @@ class _Parser:
             return self._text(MAX_HEADER_BYTES)
         if kind == _ARRAY and not in_array:
             return self._array()
-        self._broken(f"a setting has a value of kind {kind}")
-        return None
+        raise self._broken(f"a setting has a value of kind {kind}")
 
     def _array(self) -> list[Any]:
         kind = self._number("I")
@@ -190,7 +189,7 @@ class _Parser:
     def _count(self, form: str, most: int, what: str) -> int:
         count: int = self._number(form)
         if count > most:
-            self._broken(f"it claims {count} {what}")
+            raise self._broken(f"it claims {count} {what}")
         return count
 
     def _text(self, most_bytes: int) -> str:
@@ -202,11 +201,13 @@ class _Parser:
     def _take(self, count: int) -> bytes:
         taken = self._head[self._at : self._at + count]
         if len(taken) < count:
-            self._broken(f"its header ends at byte {len(self._head)}, {count} more were to follow")
+            raise self._broken(
+                f"its header ends at byte {len(self._head)}, {count} more were to follow"
+            )
         self._at += count
         return taken
 
-    def _broken(self, reason: str) -> NoReturn:
-        raise CheckpointError(
+    def _broken(self, reason: str) -> CheckpointError:
+        return CheckpointError(
             f"{self._where} is not a whole GGUF file: {reason}", hint="Download the file again."
         )

@@ -53,7 +53,7 @@ def checkpoint_tensors(
     tensors = {}
     for group in spec.groups():
         for weight in group.weights:
-            pieces = torch.split(reader.tensor(weight.name), weight.piece_rows)
+            pieces = torch.split(reader.tensor(weight.name), list(weight.piece_rows))
             for source, rows in zip(weight.pieces(), pieces, strict=True):
                 values = restored(rows, weight, source)
                 if source.packing is not None:  # unpacked ones have inputs before outputs
