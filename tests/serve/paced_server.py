@@ -59,6 +59,7 @@ class PacedRunner:
     looks_ahead = False
     is_encoder = False
     num_checkpoints = None
+    windows = ()
     most_sequences = None
     vocab_size = VOCAB_SIZE
 
