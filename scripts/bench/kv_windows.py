@@ -48,8 +48,9 @@ def measure(name: str, asked: argparse.Namespace) -> dict[str, object]:
     num_blocks = -(-asked.tokens // BLOCK_SIZE)
     held = [num_blocks, *(held_blocks(window, asked.tokens) for window in groups.windows)]
     kept = sum(count * size for count, size in zip(held, bytes_of[0], strict=True))
+    memory_bytes = int(asked.gib * GIB)
     tokens = [
-        each.fitting(int(asked.gib * GIB), sizes, useful=0) * BLOCK_SIZE
+        each.within(memory_bytes, sizes).fitting(memory_bytes, sizes, useful=0) * BLOCK_SIZE
         for each, sizes in zip((groups, whole), bytes_of, strict=True)
     ]
     return {
@@ -66,7 +67,7 @@ def held_blocks(window: int, num_tokens: int) -> int:
     """Return the blocks that a sequence has of a window after so many tokens, computed in steps."""
     group = WindowGroup(window=window, num_blocks=-(-num_tokens // BLOCK_SIZE))
     pool = WindowPool(group, block_size=BLOCK_SIZE)
-    table = pool.open_table([], None)
+    table = pool.open_table([], None, most_tokens=num_tokens)
     for end in range(2048, num_tokens + 1, 2048):
         pool.grow(table, end)
         pool.advance(table, end)

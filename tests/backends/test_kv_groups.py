@@ -87,3 +87,24 @@ def test_an_estimate_counts_windows_as_windows(on_gpu: bool):
     assert plain.kv_bytes == 4 * 8192 * token_bytes
     blocks = 2 * 6 + (2048 + 2 * 64) // 32  # of one sequence and a prefix, and of a step
     assert windowed.kv_bytes == (8192 + 3 * 32 * blocks) * token_bytes
+
+
+def test_windows_take_half_of_a_small_memory_at_most_and_fewer_sequences_run():
+    groups = groups_of(decoder((0, 1, 3)), load_options(max_sequences=64, max_batch_tokens=64))
+    sizes, memory = [100, 300], 200_000
+    fewer = groups.within(memory, sizes)
+    assert fewer.most_blocks[0] * 300 <= memory // 2 < groups.most_blocks[0] * 300
+    counts = [each.fitting(memory, sizes, useful=0) for each in (groups, fewer)]
+    assert counts == [542, 1001]
+    (pool,) = fewer.pools_of(fewer.num_blocks(counts[1]))
+    assert pool.most_reserved == pool.num_blocks - (64 + 2 * 64) // 32
+    assert groups.within(10 * memory, sizes) is groups  # room for all
+    assert groups.within(1000, sizes) is groups  # not even room for one
+    assert groups.pools_of(groups.num_blocks(10**6))[0].most_reserved is None
+
+
+def test_where_all_layers_have_a_window_it_takes_all_memory():
+    groups = groups_of(decoder((0, 1, 2, 3)), load_options(max_sequences=64, max_batch_tokens=64))
+    fewer = groups.within(30_000, [0, 300])
+    assert fewer.num_blocks(10**6) == (10**6, 100)
+    assert fewer.fitting(30_000, [0, 300], useful=10**6) == 10**6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zse.kv.windows import WindowGroup
+
 
 def test_preemption_keeps_the_tokens_and_loses_no_request(engine):
     core = engine.core(engine.Runner(num_blocks=6, block_size=2), prefix_cache=False)
@@ -81,3 +83,24 @@ def test_equals_do_not_take_each_others_place(engine):
     core.add_request(engine.request("second", [2], max_tokens=1, priority=7, tenant="other"))
     engine.run_to_end(core)
     assert core.stats().preemptions == 0
+
+
+def test_who_matters_more_gets_the_window_of_one_who_matters_less(engine):
+    group = WindowGroup(window=6, num_blocks=12, most_reserved=4)
+    core = engine.core(
+        engine.Runner(num_blocks=40, windows=[group]), max_batch_tokens=8, max_sequences=4
+    )
+    core.add_request(engine.request("low", range(9), max_tokens=20))
+    core.step()
+    core.add_request(engine.request("equal", range(20, 29), max_tokens=20))
+    core.step()
+    assert (core.stats().num_running, core.stats().num_waiting) == (1, 1)
+    core.add_request(engine.request("high", range(40, 49), max_tokens=3, priority=1))
+    events = engine.run_to_end(core)
+    assert core.stats().preemptions == 1
+    ends = [event.request_id for event in events if event.finish_reason]
+    assert ends == ["high", "low", "equal"]
+    for name, first, count in (("low", 0, 20), ("equal", 20, 20), ("high", 40, 3)):
+        params = engine.request("", [0], max_tokens=count).params
+        expected = engine.expected_tokens(range(first, first + 9), params)
+        assert engine.tokens_of(events, name)[-2:] == expected[-2:]

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from zse.engine.reading import PromptQuery
-from zse.kv.windows import WindowGroup, most_blocks
+from zse.kv.windows import WindowGroup, blocks_each, most_blocks
 from zse.text.grammar import spec as forms
 from zse.text.grammar.compile import GrammarCompiler
 
@@ -87,6 +87,7 @@ shapes = st.fixed_dictionaries(
         "least_jump": st.integers(0, 2),
         "num_checkpoints": st.sampled_from([None, None, 0, 1, 2, 5]),
         "windows": st.lists(st.integers(1, 12), max_size=2),
+        "seats": st.sampled_from([0, 0, 1, 2, 3]),
     }
 )
 LONGEST = 14 + 8
@@ -105,9 +106,19 @@ def make_core(engine, shape):
         step_tokens=3 * shape["max_batch_tokens"],  # of one step, and drafts of those in flight
         keeps_prefixes=False,
     )
+    seats = shape.pop("seats")  # windows that there is room for where memory is short of them
+    most_reserved = {
+        window: seats * blocks_each(window, block_size) or None for window in shape.pop("windows")
+    }
     windows = [
-        WindowGroup(window=window, num_blocks=min(num_blocks, most(window)))
-        for window in shape.pop("windows")
+        WindowGroup(
+            window=window,
+            num_blocks=min(num_blocks, most(window))
+            if reserved is None
+            else reserved - (-3 * shape["max_batch_tokens"] // block_size),
+            most_reserved=reserved,
+        )
+        for window, reserved in most_reserved.items()
     ]
     runner = engine.Runner(
         num_blocks=num_blocks, block_size=block_size, vocab_size=11, windows=windows, **device

@@ -133,6 +133,21 @@ def test_forgotten_prefixes_give_back_their_windows():
     cache.check_consistency([table])
 
 
+def test_sequences_count_on_their_windows_where_memory_is_short_of_them():
+    group = WindowGroup(window=6, num_blocks=11, most_reserved=9)
+    cache = KVCache(num_blocks=30, block_size=4, windows=[group])
+    long = [cache.open_table(text(8, seed), most_tokens=60) for seed in (0, 1)]
+    assert None not in long  # four blocks each
+    assert cache.open_table(text(8), most_tokens=5) is None
+    short = cache.open_table(text(2), most_tokens=4)
+    assert short is not None
+    assert not cache.fits(60)
+    assert cache.fits(60, long[:1])
+    cache.close_table(long[0])
+    assert cache.fits(60)
+    cache.check_consistency([long[1], short])
+
+
 def test_a_pool_that_is_too_small_is_a_defect_with_words():
     cache = make_cache(window=6, num_blocks=2)
     with pytest.raises(EngineError, match="a window of 6 tokens has 2 blocks, fewer than"):

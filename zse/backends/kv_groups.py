@@ -2,17 +2,19 @@
 
 Layers that see everything keep everything, in blocks of one pool. Layers with a window keep what
 it sees: those of each window have a pool of their own (``zse.kv.windows``), which is small, since
-it holds windows and not sequences. What memory is left holds whole sequences.
+it holds windows and not sequences. What memory is left holds whole sequences. Windows of all
+sequences that may run take half of it at most; where that is too little, fewer of them run at once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention
 from zse.backends.resident import cached_attentions, kv_layer_bytes
 from zse.backends.types import MAX_DRAFTS
-from zse.kv.windows import WindowGroup, most_blocks
+from zse.kv.windows import WindowGroup, blocks_each, most_blocks
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ class KVGroups:
     """Tokens that the layers of each further group see, ascending."""
     most_blocks: tuple[int, ...] = ()
     """Blocks that each of these groups can need at once."""
+    least_blocks: tuple[int, ...] = ()
+    """Blocks that it needs for one sequence, those of a step included."""
+    step_blocks: int = 0
+    """Blocks of what a step computes."""
+    is_limited: bool = False
+    """Whether ``most_blocks`` are fewer than all sequences that may run can need."""
 
     def num_blocks(self, whole: int) -> tuple[int, ...]:
         """Return the blocks of each group's pool, given those that hold whole sequences."""
@@ -43,9 +51,33 @@ class KVGroups:
     def pools_of(self, num_blocks: Sequence[int]) -> tuple[WindowGroup, ...]:
         """Return the pools of windows, given the blocks of each group's pool."""
         return tuple(
-            WindowGroup(window=window, num_blocks=count)
+            WindowGroup(
+                window=window,
+                num_blocks=count,
+                most_reserved=(
+                    count - self.step_blocks if self.is_limited and count < num_blocks[0] else None
+                ),
+            )
             for window, count in zip(self.windows, num_blocks[1:], strict=True)
         )
+
+    def within(self, memory_bytes: int, block_bytes: Sequence[int]) -> KVGroups:
+        """Return groups whose windows take half of some memory at most, where it holds more then.
+
+        Layers that keep whole sequences have the other half; windows have all if there are none.
+        """
+        sizes, has_whole = block_bytes[1:], block_bytes[0] > 0
+        room = max(0, memory_bytes // 2 if has_whole else memory_bytes)
+        needed = sum(most * size for most, size in zip(self.most_blocks, sizes, strict=True))
+        if needed <= room:
+            return self
+        most = tuple(
+            max(most * room // needed, least)
+            for most, least in zip(self.most_blocks, self.least_blocks, strict=True)
+        )
+        fewer = replace(self, most_blocks=most, is_limited=True)
+        counts = [one.fitting(memory_bytes, block_bytes, useful=0) for one in (self, fewer)]
+        return fewer if not has_whole or counts[1] > counts[0] else self
 
     def length_bytes(self, whole: int, block_bytes: Sequence[int]) -> int:
         """Return the bytes of all pools; ``block_bytes`` are those of a block of each group."""
@@ -85,6 +117,8 @@ def groups_of(
     seen = _windows_of(spec)
     kept = {index: window for index, window in seen.items() if window and window < context}
     windows = sorted(set(kept.values()))
+    step_tokens = batch.max_batch_tokens + _STEPS_IN_FLIGHT * MAX_DRAFTS
+    step_blocks = -(-step_tokens // cache.block_size)
     return KVGroups(
         of_layer={index: windows.index(kept[index]) + 1 if index in kept else 0 for index in seen},
         windows=tuple(windows),
@@ -93,11 +127,13 @@ def groups_of(
                 window,
                 block_size=cache.block_size,
                 num_sequences=num_sequences or batch.max_sequences,
-                step_tokens=batch.max_batch_tokens + _STEPS_IN_FLIGHT * MAX_DRAFTS,
+                step_tokens=step_tokens,
                 keeps_prefixes=cache.prefix_cache,
             )
             for window in windows
         ),
+        least_blocks=tuple(blocks_each(one, cache.block_size) + step_blocks for one in windows),
+        step_blocks=step_blocks,
     )
 
 

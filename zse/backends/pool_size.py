@@ -19,6 +19,15 @@ _SEQUENCES = 16
 """The pool that is chosen for the user holds at most this many sequences of full length."""
 
 
+def limited(
+    groups: KVGroups, options: LoadOptions, machine: DeviceInfo, block_bytes: Sequence[int]
+) -> KVGroups:
+    """Return the groups of a model's layers with windows that leave room for whole sequences."""
+    if options.cache.num_blocks:
+        return groups
+    return groups.within(_cache_bytes(options, machine), block_bytes)
+
+
 def choose_num_blocks(
     spec: ModelSpec,
     options: LoadOptions,
@@ -50,15 +59,21 @@ def choose_num_blocks(
             "available is then the limit.",
         )
     full = -(-(options.batch.max_context or spec.max_position) // cache.block_size)
+    memory_bytes = _cache_bytes(options, machine)
     if cache.kv_bytes:
         useful = full * options.batch.max_sequences
-        count = groups.fitting(cache.kv_bytes, block_bytes, useful=useful)
+        count = groups.fitting(memory_bytes, block_bytes, useful=useful)
     else:
         useful = full * _SEQUENCES
-        count = min(groups.fitting(available // 4, block_bytes, useful=useful), useful)
+        count = min(groups.fitting(memory_bytes, block_bytes, useful=useful), useful)
     if count < 1:
         raise DeviceError(
             f"the KV cache has no room for one block of {sum(block_bytes)} bytes",
             hint="Give it more memory, or ask for a smaller context.",
         )
     return count
+
+
+def _cache_bytes(options: LoadOptions, machine: DeviceInfo) -> int:
+    """Return the memory that was asked for, or the share that is chosen for the user."""
+    return options.cache.kv_bytes or machine.available_memory_bytes // 4

@@ -274,6 +274,7 @@ class Scheduler:
             # A block for each running sequence: admitting must not force a preemption at once.
             num_reserved=len(self.running),
             most_reused=None if sequence.reading is None else sequence.reading.most_reused,
+            most_tokens=sequence.most_tokens,
         )
         if table is None:
             return False
@@ -317,12 +318,14 @@ class Scheduler:
             return None
         num_needed = self._cache.blocks_for(sequence.num_tokens) + len(self.running)
         num_available = self._cache.num_available
-        if self._has_slot and num_needed <= num_available:
+        most_tokens, fits = sequence.most_tokens, self._cache.fits
+        if self._has_slot and num_needed <= num_available and fits(most_tokens):
             return None
-        tables = [victim.table for victim in self._victims_of(sequence)]
+        tables = [table for one in self._victims_of(sequence) if (table := one.table) is not None]
         # What they share is counted for each of them, so this is at most too many.
-        num_taken = sum(len(table.blocks) for table in tables if table is not None)
-        return sequence if tables and num_needed <= num_available + num_taken else None
+        num_taken = sum(len(table.blocks) for table in tables)
+        has_room = num_needed <= num_available + num_taken and fits(most_tokens, tables)
+        return sequence if tables and has_room else None
 
     def _victims_of(self, urgent: Sequence) -> list[Sequence]:
         """Return the running sequences of lower rank and priority, the lowest rank first."""

@@ -93,6 +93,11 @@ class Sequence:
         return self.max_tokens - len(self.output_token_ids) - self.num_pending
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens that it has at its end, at most."""
+        return len(self.prompt_token_ids) + self.max_tokens
+
+    @property
     def is_prompt_computed(self) -> bool:
         """Whether every block that other choices may share has been written."""
         return self.table is not None and self.num_computed >= len(self.prompt_token_ids)

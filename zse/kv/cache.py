@@ -98,6 +98,7 @@ class KVCache:
         num_parent_tokens: int = 0,
         num_reserved: int = 0,
         most_reused: int | None = None,
+        most_tokens: int = 0,
     ) -> BlockTable | None:
         """Make the block table of a sequence, reusing what is cached.
 
@@ -110,6 +111,7 @@ class KVCache:
             num_parent_tokens: Tokens at its start that are equal and computed.
             num_reserved: Blocks that must stay available afterwards.
             most_reused: Tokens that may be reused at most; None is any number.
+            most_tokens: Tokens that it grows to; looked at where memory is short of windows.
 
         Returns:
             A table with room for all tokens, or None (and nothing taken) when there is no room.
@@ -126,7 +128,7 @@ class KVCache:
         for block in reused:
             self._tree.acquire(block)  # first, so that making room cannot evict them
         num_new = self.blocks_for(len(token_ids)) - len(reused)
-        has_room = num_new + num_reserved <= self.num_available
+        has_room = num_new + num_reserved <= self.num_available and self.fits(most_tokens)
         fresh = self._allocate(num_new) if has_room else None
         if fresh is None:
             for block in reversed(reused):
@@ -139,7 +141,10 @@ class KVCache:
             blocks=[*reused, *fresh],
             num_reused_tokens=len(reused) * self.block_size,
             restored_from=checkpoint,
-            windows=tuple(pool.open_table(reused, own) for pool, own in self._beside(source)),
+            windows=tuple(
+                pool.open_table(reused, own, most_tokens=most_tokens)
+                for pool, own in self._beside(source)
+            ),
         )
 
     def grow_table(self, table: BlockTable, *, num_tokens: int) -> bool:
@@ -152,6 +157,16 @@ class KVCache:
             return False
         table.blocks.extend(fresh)
         return True
+
+    def fits(self, most_tokens: int, leaving: Sequence[BlockTable] = ()) -> bool:
+        """Whether a sequence that grows to so many tokens can count on its windows.
+
+        Others that have some may leave first.
+        """
+        return all(
+            pool.fits(most_tokens, [table.windows[number] for table in leaving])
+            for number, pool in enumerate(self._windows)
+        )
 
     def cover(self, table: BlockTable, *, start: int, end: int) -> None:
         """Have blocks for what windows see of the tokens [start, end), which are computed next."""

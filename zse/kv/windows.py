@@ -11,8 +11,9 @@ sequence's end, or where a prefix has been found before. A prefix can be gone on
 blocks of the window before its end are there; what lies further back no one reads.
 
 A pool has room for the windows of all sequences that run at once (``most_blocks``), or as many
-blocks as the pool of whole sequences, whose blocks its own stand beside. So it is never what a
-sequence waits for, and the scheduler need not know it.
+blocks as the pool of whole sequences, whose blocks its own stand beside. Where memory is too small
+for that, sequences count on their windows before they run (``fits``). So it never runs dry on the
+way, and nobody is preempted for it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class WindowGroup:
     """Tokens that are seen, the query's own included."""
     num_blocks: int
     """Blocks of their pool, numbered from 0."""
+    most_reserved: int | None = None
+    """Blocks that the windows of all sequences may come to; None: there is room for any."""
 
 
 @dataclass(kw_only=True)
@@ -51,11 +54,18 @@ class WindowTable:
     """Block i holds tokens [(first + i) * block_size, (first + i + 1) * block_size)."""
     num_found: int = 0
     """Blocks of tokens that were there when the table was made."""
+    num_reserved: int = 0
+    """Blocks that the sequence counts on."""
 
     @property
     def end(self) -> int:
         """Blocks up to the last one, with those that are not seen any more."""
         return self.first + len(self.blocks)
+
+
+def blocks_each(window: int, block_size: int) -> int:
+    """Return the blocks of one sequence at most: a window may begin and end within blocks."""
+    return -(-window // block_size) + 2
 
 
 def most_blocks(
@@ -70,7 +80,7 @@ def most_blocks(
         step_tokens: Tokens, of all sequences, that are computed before windows move on.
         keeps_prefixes: Whether there is to be room for the ends of some prefixes besides.
     """
-    each = -(-window // block_size) + 2  # a window may begin and end within blocks
+    each = blocks_each(window, block_size)
     kept = min(num_sequences, MOST_PREFIXES) if keeps_prefixes else 0
     return (num_sequences + kept) * each + -(-step_tokens // block_size)
 
@@ -85,6 +95,8 @@ class WindowPool:
 
     def __init__(self, group: WindowGroup, *, block_size: int) -> None:
         self._window = group.window
+        self._most_reserved = group.most_reserved
+        self._num_reserved = 0
         self._block_size = block_size
         self._allocator = BlockAllocator(group.num_blocks)
         self._beside: dict[int, int] = {}
@@ -114,12 +126,25 @@ class WindowPool:
                 longest = index + 1
         return longest
 
-    def open_table(self, blocks: Sequence[int], parent: WindowTable | None) -> WindowTable:
-        """Make the table of a sequence that goes on from a prefix which ``longest`` allowed."""
+    def fits(self, num_tokens: int, leaving: Sequence[WindowTable] = ()) -> bool:
+        """Whether a sequence of so many tokens can count on its window, once others have left."""
+        if self._most_reserved is None:
+            return True
+        left = sum(table.num_reserved for table in leaving)
+        return self._num_reserved - left + self._blocks_for(num_tokens) <= self._most_reserved
+
+    def open_table(
+        self, blocks: Sequence[int], parent: WindowTable | None, *, most_tokens: int
+    ) -> WindowTable:
+        """Make the table of a sequence that goes on from a prefix which ``longest`` allowed.
+
+        It grows to ``most_tokens``; ``fits`` has said so.
+        """
         end = len(blocks)
         first = self._first_seen(end)
         found = [self._find(blocks, index, parent) for index in range(first, end)]
-        table = WindowTable(first=first, num_found=end)
+        table = WindowTable(first=first, num_found=end, num_reserved=self._blocks_for(most_tokens))
+        self._num_reserved += table.num_reserved
         for block in found:
             assert block is not None
             self._acquire(block)
@@ -197,7 +222,8 @@ class WindowPool:
         """Give a table's blocks back; kept ones stay for reuse until the room is needed."""
         for block in table.blocks:
             self._release(block, self._ended)
-        table.blocks = []
+        self._num_reserved -= table.num_reserved
+        table.blocks, table.num_reserved = [], 0
 
     def check_consistency(self, tables: Sequence[WindowTable], cached: set[int]) -> None:
         """Prove that tables and kept blocks own every used one, and nobody else.
@@ -210,6 +236,8 @@ class WindowPool:
             EngineError: Something disagrees.
         """
         self._allocator.check_consistency([*(table.blocks for table in tables), self._kept])
+        if self._num_reserved != sum(table.num_reserved for table in tables):
+            raise EngineError(f"{self._num_reserved} blocks of a window are reserved for nobody")
         if {own: beside for beside, own in self._beside.items()} != self._kept:
             raise EngineError("blocks of a window do not stand beside those that they are kept for")
         if strange := set(self._beside) - cached:
@@ -221,6 +249,11 @@ class WindowPool:
     def _first_seen(self, num_blocks: int) -> int:
         """Return the first block that the token after so many full blocks sees."""
         return max(0, num_blocks * self._block_size + 1 - self._window) // self._block_size
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        """Return the blocks that a sequence of so many tokens counts on."""
+        whole = -(-num_tokens // self._block_size)
+        return min(whole, blocks_each(self._window, self._block_size))
 
     def _find(self, blocks: Sequence[int], index: int, parent: WindowTable | None) -> int | None:
         kept = self._beside.get(blocks[index])

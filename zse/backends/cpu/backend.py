@@ -18,7 +18,7 @@ from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
 from zse.backends.kv_groups import groups_of, kv_block_bytes
-from zse.backends.pool_size import choose_num_blocks
+from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.resident import is_read_whole
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
@@ -76,8 +76,9 @@ class CPUBackend(Recorder):
         self._kv_dtype = options.cache.kv_dtype
         self.states = states_of(spec, options)
         self.block_size = options.cache.block_size
-        self._groups = groups_of(spec, options)
-        self._block_bytes = kv_block_bytes(spec, self._groups, self.block_size, self._kv_dtype)
+        groups = groups_of(spec, options)
+        self._block_bytes = kv_block_bytes(spec, groups, self.block_size, self._kv_dtype)
+        self._groups = limited(groups, options, machine, self._block_bytes)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
             spec, options, machine, groups=self._groups, block_bytes=self._block_bytes
         )

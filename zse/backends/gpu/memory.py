@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.budget import gib
@@ -41,6 +42,15 @@ class DeviceMemory:
 
     sequences: SequenceMemory
     scratch: Pool
+
+
+def limited(layout: KVLayout, budget: MemoryBudget, options: LoadOptions) -> KVLayout:
+    """Return a layout whose windows leave room for whole sequences."""
+    cache = options.cache
+    if cache.num_blocks:
+        return layout
+    memory_bytes = min(cache.kv_bytes or budget.for_cache, budget.for_cache)
+    return replace(layout, groups=layout.groups.within(memory_bytes, layout.block_bytes()))
 
 
 def choose_num_blocks(

@@ -16,6 +16,7 @@ from zse.backends.gpu.memory import (
     DeviceMemory,
     SequenceMemory,
     choose_num_blocks,
+    limited,
 )
 from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.outliers import outlier_layers
@@ -130,6 +131,7 @@ def _share_out(
         scratch=model.plans.largest_scratch_bytes(),
         states=states.length_bytes,
     )
+    layout = limited(layout, budget, options)
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     return DeviceMemory(
         sequences=SequenceMemory(

@@ -11,7 +11,7 @@ import torch
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.kv_groups import groups_of
 from zse.backends.operations import is_attention
-from zse.backends.pool_size import choose_num_blocks
+from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.states import check_states, states_of
 from zse.backends.torch.delta import States
 from zse.backends.torch.operations import TorchOperations, check_supported
@@ -63,12 +63,13 @@ class TorchBackend(TorchOperations):
             for layer in spec.layers
             if is_attention(layer.mixer) and layer.mixer.kv_of_layer is None
         }
-        self._groups = groups = groups_of(spec, options)
+        groups = groups_of(spec, options)
         token_bytes = [0] * (1 + len(groups.windows))
         for index, one in self._storing.items():
             numbers = one.cached_rows * one.head_dim
             token_bytes[groups.of_layer[index]] += numbers * self._kv_dtype.itemsize
         self._block_bytes = [self.block_size * count for count in token_bytes]
+        self._groups = groups = limited(groups, options, machine, self._block_bytes)
         self._weights = Weights(reader, spec)
         self.states = states_of(spec, options)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
