@@ -17,8 +17,9 @@ from zse.format.as_torch import bytes_from
 from zse.format.layout import PlannedTensor
 from zse.format.schemes import group_sizes
 from zse.models.families import all_families, read_checkpoint, read_header
+from zse.quantize.huggingface import restore
 from zse.quantize.scheme import quantize_rows
-from zse.quantize.source_rows import read_rows, restored
+from zse.quantize.source_rows import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,14 +108,9 @@ def write_file(
 
 def checkpoint_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Return the float32 tensors of the checkpoint that a file's values come from."""
-    state = {}
     with ZSEReader(path) as reader:
-        for weight in read_header(reader.header.model_config).weights():
-            values = reader.tensor(weight.name).clone().float()
-            split = torch.split(values, weight.piece_rows)
-            for source, piece in zip(weight.pieces(), split, strict=True):
-                state[source.name] = restored(piece, weight, source).contiguous()
-    return state
+        spec = read_header(reader.header.model_config)
+        return restore.checkpoint_tensors(reader, spec, torch.float32)
 
 
 def reference_model(path: Path, folder: Path) -> Any:

@@ -77,10 +77,6 @@ class LatentSpec:
     expansion: WeightSpec
     """[heads * (key_dim + value_dim), rank]: of each head keys, then values."""
 
-    def query_columns(self, num_heads: int, rotary_dim: int) -> int:
-        """Return the columns of the queries as they are made."""
-        return num_heads * (self.key_dim + rotary_dim)
-
 
 @record
 class AttentionSpec:
