@@ -8,6 +8,7 @@ import pytest
 
 from zse.kernels.attention.variants import (
     DecodeForm,
+    PrefillForm,
     decode_variant,
     output_gate_variant,
     prefill_form,
@@ -22,8 +23,10 @@ from zse.kernels.norm.variants import (
     heads_norm_variant,
     post_norm_variant,
     residual_norm_variant,
+    stream_norm_variant,
 )
 from zse.kernels.pack import KernelPack
+from zse.kernels.pool import variants as pool_forms
 from zse.kernels.rope_store.variants import (
     any_rope_table_variant,
     family_rope_store_variant,
@@ -58,6 +61,11 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         family_rope_store_variant(256, quantized=False, head_norm=True),
         any_rope_table_variant(),
         post_norm_variant(32, quantized=True, normed=True),
+        prefill_variant(PrefillForm(head_dim=32, whole=True)),
+        prefill_variant(PrefillForm(head_dim=64, window=True, whole=True)),
+        stream_norm_variant(8),
+        embed_variant("int8", 0, placed=True),
+        *pool_forms.VARIANTS,
         heads_norm_variant(32),
         cap_variant(),
     ]
