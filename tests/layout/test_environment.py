@@ -15,7 +15,6 @@ EDGES = {
     "cli",  # the command line
     "serve/command_line.py",  # what images start
     "api",  # its other names
-    "gguf",
     "engine/llm.py",  # and the Python API, where nobody hands settings in
     "engine/batching.py",
     "engine/orchestrator.py",
