@@ -23,7 +23,8 @@ from zse.models.storage import QUANTIZATIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from zse.models.spec import AttentionSpec, ExpertsSpec, LayerSpec, ModelSpec
+    from zse.models.layer_spec import AttentionSpec, ExpertsSpec, LayerSpec
+    from zse.models.spec import ModelSpec
 
 _HEAD = """# Model families
 

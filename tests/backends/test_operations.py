@@ -11,14 +11,15 @@ from zse.backends.binding import bind_layer
 from zse.backends.cpu.supported import check_supported as check_for_cpu
 from zse.backends.gpu.supported import check_supported as check_for_gpu
 from zse.errors import UnsupportedModelError
+from zse.models.layer_spec import ExpertsSpec, LinearAttentionSpec
 from zse.models.rope import RoPESpec
-from zse.models.spec import ExpertsSpec, LinearAttentionSpec
 from zse.models.uniform import TensorNames, UniformDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.models.spec import LayerSpec, LinearSpec, ModelSpec, NormSpec
+    from zse.models.layer_spec import LayerSpec, LinearSpec, NormSpec
+    from zse.models.spec import ModelSpec
     from zse.models.weights import WeightSpec
 
 SPEC = UniformDecoder(

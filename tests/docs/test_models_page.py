@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from zse.models.families import all_families
-from zse.models.spec import AttentionSpec, ExpertsSpec, HeadSpec, LayerSpec
+from zse.models.layer_spec import AttentionSpec, ExpertsSpec, LayerSpec
+from zse.models.spec import HeadSpec
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "reference_models.py"

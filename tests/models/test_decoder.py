@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zse.backends.operations import LayerWeights
-    from zse.models.spec import LayerSpec, LinearSpec, NormSpec
+    from zse.models.layer_spec import LayerSpec, LinearSpec, NormSpec
     from zse.models.weights import WeightSpec
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zse.models.spec import AttentionSpec, LayerSpec, ModelSpec
+    from zse.models.layer_spec import AttentionSpec, LayerSpec
+    from zse.models.spec import ModelSpec
 
 TEXTS = [[5, 9, 200], [7], list(range(3, 300)), [11, 12, 13, 14], list(range(40, 70))]
 """One is longer than a tile of queries, and than the rows that a CPU computes at once."""

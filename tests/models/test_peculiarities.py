@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from zse.models.spec import LayerSpec, ModelSpec
+    from zse.models.layer_spec import LayerSpec
+    from zse.models.spec import ModelSpec
 
     Change = Callable[[ModelSpec], ModelSpec]
 

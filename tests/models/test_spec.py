@@ -10,18 +10,17 @@ from family_shapes import ENCODERS, shape_of
 from model_pairs import CONFIG_CLASSES
 
 from zse.models.families import all_families, read_checkpoint
-from zse.models.rope import RoPESpec
-from zse.models.spec import (
+from zse.models.layer_spec import (
     AttentionSpec,
     ExpertsSpec,
     LayerSpec,
     LinearAttentionSpec,
     LinearSpec,
     MLPSpec,
-    ModelSpec,
     NormSpec,
-    weights_of,
 )
+from zse.models.rope import RoPESpec
+from zse.models.spec import ModelSpec, weights_of
 from zse.models.storage import Storage
 from zse.models.weights import Shard, Source, WeightKind, WeightSpec
 

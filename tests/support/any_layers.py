@@ -9,17 +9,10 @@ import torch
 from model_pairs import write_file
 from random_files import random_tensor
 
+from zse.models.layer_spec import AttentionSpec, ExpertsSpec, LayerInputSpec, LayerSpec
 from zse.models.parts import Norms, Piece, embedding, head_of, linear, mlp, vector, weight
 from zse.models.rope import RoPESpec
-from zse.models.spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    HeadSpec,
-    LayerInputSpec,
-    LayerInputsSpec,
-    LayerSpec,
-    ModelSpec,
-)
+from zse.models.spec import HeadSpec, LayerInputsSpec, ModelSpec
 from zse.models.uniform import UniformDecoder
 from zse.models.weights import Source
 
@@ -27,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zse.models.spec import NormSpec
+    from zse.models.layer_spec import NormSpec
 
 HIDDEN, VOCABULARY = 128, 320
 NORMS = Norms(epsilon=1e-5)

@@ -19,17 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.backends.operations import Handle
-    from zse.models.spec import (
-        ClassifierSpec,
+    from zse.models.layer_spec import (
         ExpertsSpec,
         LatentSpec,
         LayerInputSpec,
-        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         LinearSpec,
         NormSpec,
     )
+    from zse.models.spec import ClassifierSpec, LayerInputsSpec
     from zse.models.weights import WeightSpec
 
 

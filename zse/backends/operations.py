@@ -21,17 +21,15 @@ if TYPE_CHECKING:
     from zse.backends.states import StateLayout
     from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
     from zse.kv.windows import WindowGroup
-    from zse.models.spec import (
+    from zse.models.layer_spec import (
         AttentionSpec,
         ExpertsSpec,
-        HeadSpec,
         LayerInputSpec,
-        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         MLPSpec,
-        Pooling,
     )
+    from zse.models.spec import HeadSpec, LayerInputsSpec, Pooling
 
 Handle: TypeAlias = Any
 """A tensor or a weight that only its backend understands."""

@@ -8,7 +8,8 @@ from zse.backends.operations import is_attention
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from zse.models.spec import AttentionSpec, ExpertsSpec, ModelSpec
+    from zse.models.layer_spec import AttentionSpec, ExpertsSpec
+    from zse.models.spec import ModelSpec
 
 KV_ELEMENT_BYTES = {"auto": 2, "fp16": 2, "bf16": 2, "fp32": 4, "int8": 1}
 ROWS_AT_ONCE = 256

@@ -17,7 +17,7 @@ from zse.models.uniform import UniformDecoder
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from zse.models.spec import Activation
+    from zse.models.layer_spec import Activation
 
 _OF_THE_WHOLE = (
     "architectures", "bos_token_id", "eos_token_id", "dtype", "torch_dtype", "tie_word_embeddings"

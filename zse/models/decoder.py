@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from zse.models.spec import AttentionSpec
+from zse.models.layer_spec import AttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
         Sampled,
         Step,
     )
-    from zse.models.spec import LayerSpec, ModelSpec, Pooling
+    from zse.models.layer_spec import LayerSpec
+    from zse.models.spec import ModelSpec, Pooling
 
 
 def forward_of(spec: ModelSpec) -> Forward:

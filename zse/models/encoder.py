@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import LinearSpec, NormSpec, Pooling
+    from zse.models.layer_spec import LinearSpec, NormSpec
+    from zse.models.spec import Pooling
 
 _CLASSIFIER = "ForSequenceClassification"
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import LayerSpec
     from zse.models.parts import Norms
-    from zse.models.spec import LayerSpec
 
 _MOST = 16
 """More than any model has; a file that claims more would be believed for gigabytes."""

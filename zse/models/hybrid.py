@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.models.guess import GuessNames, count_of_guesses, guess
+from zse.models.layer_spec import LayerSpec, LinearAttentionSpec
 from zse.models.parts import (
     Heads,
     Norms,
@@ -23,7 +24,7 @@ from zse.models.parts import (
     vector,
     weight,
 )
-from zse.models.spec import HeadSpec, LayerSpec, LinearAttentionSpec, ModelSpec
+from zse.models.spec import HeadSpec, ModelSpec
 from zse.models.weights import RowGroups, Source
 from zse.records import record
 
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import Activation, AttentionSpec, LinearSpec
     from zse.models.mixture import Mixture
     from zse.models.rope import RoPESpec
-    from zse.models.spec import Activation, AttentionSpec, GuessSpec, LinearSpec
+    from zse.models.spec import GuessSpec
 
 LINEAR, FULL = "linear_attention", "full_attention"
 _PICTURES = ("model.visual.", "visual.")

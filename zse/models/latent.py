@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.models.layer_spec import AttentionSpec, LatentSpec
 from zse.models.parts import Norms, Piece, linear, weight
 from zse.models.rope import yarn_mscale
-from zse.models.spec import AttentionSpec, LatentSpec
 from zse.models.weights import RowHalves, Source
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import LinearSpec, NormSpec
     from zse.models.rope import RoPEScaling, RoPESpec
-    from zse.models.spec import LinearSpec, NormSpec
 
 _NORMS = Norms(epsilon=1e-6)
 """Of latents: whatever epsilon the model's other norms have."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.models.layer_spec import LayerSpec
 from zse.models.parts import embedding, head_of
-from zse.models.spec import HeadSpec, LayerSpec, ModelSpec
+from zse.models.spec import HeadSpec, ModelSpec
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import AttentionSpec, MLPSpec, NormSpec
     from zse.models.parts import Norms
-    from zse.models.spec import AttentionSpec, GuessSpec, MLPSpec, NormSpec
+    from zse.models.spec import GuessSpec
 
 
 @record

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.models.guess import GuessNames, guess
+from zse.models.layer_spec import ExpertsSpec, LayerSpec
 from zse.models.layered import layered_decoder
 from zse.models.parts import Heads, Norms, Piece, attention, linear, llama_mlp, mlp, vector
-from zse.models.spec import ExpertsSpec, LayerSpec, ModelSpec
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from zse.models.config_json import ConfigJSON
-    from zse.models.rope import RoPESpec
-    from zse.models.spec import (
+    from zse.models.layer_spec import (
         Activation,
         AttentionSpec,
-        GuessSpec,
         LinearSpec,
         MLPSpec,
         NormSpec,
         Scoring,
     )
+    from zse.models.rope import RoPESpec
+    from zse.models.spec import GuessSpec, ModelSpec
 
 
 @record

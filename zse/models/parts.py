@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.models.spec import AttentionSpec, EmbeddingSpec, LinearSpec, MLPSpec, NormSpec
+from zse.models.layer_spec import AttentionSpec, LinearSpec, MLPSpec, NormSpec
+from zse.models.spec import EmbeddingSpec
 from zse.models.weights import RowOrder, Source, WeightSpec
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.models.layer_spec import Activation, NormKind
     from zse.models.rope import RoPESpec
-    from zse.models.spec import Activation, NormKind
     from zse.models.weights import Order, Shard, WeightKind
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.format.mxfp4 import MXFP4_GROUP
-from zse.models.spec import AttentionSpec
+from zse.models.layer_spec import AttentionSpec
 
 if TYPE_CHECKING:
-    from zse.models.spec import ExpertsSpec, ModelSpec
+    from zse.models.layer_spec import ExpertsSpec
+    from zse.models.spec import ModelSpec
 
 MOST_LAYERS = 1024
 """More than any model has; a file that claims more would be believed for gigabytes."""

@@ -10,9 +10,10 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from zse.errors import FormatError, UnsupportedModelError
+from zse.models.layer_spec import Activation, AttentionSpec, LayerSpec, NormKind
 from zse.models.parts import Heads, Norms, attention, embedding, head_of, mlp
 from zse.models.rope import RoPEScaling, RoPESpec
-from zse.models.spec import Activation, AttentionSpec, HeadSpec, LayerSpec, ModelSpec, NormKind
+from zse.models.spec import HeadSpec, ModelSpec
 from zse.models.spec_checks import MOST_LAYERS
 from zse.records import record
 

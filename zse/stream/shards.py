@@ -1,7 +1,7 @@
 """The share of one device among several that compute one model together.
 
 A matrix is divided by its rows or by its columns, or every device has all of it; the model's spec
-says which (``zse.models.spec.WeightSpec.shard``). Joined matrices are divided piece by piece, so
+says which (``zse.models.weights.WeightSpec.shard``). Joined matrices are divided piece by piece, so
 that q, k and v stay together: a share of q|k|v is three runs of the file, one of gate|up two.
 Columns are divided between packed groups, and a share of them is as many pieces as there are rows.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Weight(Protocol):
-    """How a tensor is divided: ``zse.models.spec.WeightSpec``."""
+    """How a tensor is divided: ``zse.models.weights.WeightSpec``."""
 
     @property
     def name(self) -> str: ...

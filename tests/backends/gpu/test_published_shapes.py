@@ -24,7 +24,8 @@ from zse.kernels.rope_store.launch import rope_store, rope_table
 from zse.models.families import read_checkpoint
 
 if TYPE_CHECKING:
-    from zse.models.spec import AttentionSpec, ModelSpec
+    from zse.models.layer_spec import AttentionSpec
+    from zse.models.spec import ModelSpec
 
 transformers = pytest.importorskip("transformers")
 TILES = PrefillTiles(count=1, first_rows=0, num_rows=0, table_rows=0, first_positions=0)

@@ -9,7 +9,7 @@ from family_shapes import shape_of
 
 from zse.errors import UnsupportedModelError
 from zse.models.families import read_checkpoint, read_header
-from zse.models.spec import AttentionSpec
+from zse.models.layer_spec import AttentionSpec
 
 TEXT = shape_of("qwen3_5", model_type="qwen3_5_text")
 WHOLE: dict[str, Any] = {

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.operations import DeltaWeights, ExpertWeights, LayerWeights
+    from zse.models.layer_spec import AttentionSpec, ExpertsSpec, LinearAttentionSpec, MLPSpec
     from zse.models.rope import RoPESpec
-    from zse.models.spec import AttentionSpec, ExpertsSpec, LinearAttentionSpec, MLPSpec, ModelSpec
+    from zse.models.spec import ModelSpec
 
 ROTARY_REGISTERS = (Register.ROTARY, Register.ROTARY_OTHER)
 

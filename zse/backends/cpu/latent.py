@@ -12,7 +12,7 @@ from zse.kernels.native.structs import Kind, Register
 if TYPE_CHECKING:
     from zse.backends.cpu.recording import Recording
     from zse.backends.operations import LatentWeights
-    from zse.models.spec import AttentionSpec
+    from zse.models.layer_spec import AttentionSpec
 
 
 def latent_of(attention: AttentionSpec, weights: LatentWeights) -> structs.Latent:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from zse.backends.cpu.recording import Recording
     from zse.backends.operations import ExpertWeights
     from zse.kernels.native import structs
-    from zse.models.spec import ExpertsSpec, ModelSpec
+    from zse.models.layer_spec import ExpertsSpec
+    from zse.models.spec import ModelSpec
 
 
 class MixtureRecorder:

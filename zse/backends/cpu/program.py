@@ -31,16 +31,14 @@ from zse.kernels.native.structs import Kind, Register, RowSet
 if TYPE_CHECKING:
     from zse.backends.cpu.weights import Weights
     from zse.backends.operations import LayerInputsWeights, LayerInputWeights
-    from zse.models.spec import (
+    from zse.models.layer_spec import (
         AttentionSpec,
-        HeadSpec,
         LayerInputSpec,
-        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         MLPSpec,
-        ModelSpec,
     )
+    from zse.models.spec import HeadSpec, LayerInputsSpec, ModelSpec
 
 
 class Program:

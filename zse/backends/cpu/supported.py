@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
-    from zse.models.spec import AttentionSpec, ModelSpec
+    from zse.models.layer_spec import AttentionSpec
+    from zse.models.spec import ModelSpec
 
 _LOG = logging.getLogger("zse.backends")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from zse.format.reader import ZSEReader
     from zse.kernels.native.library import Library
-    from zse.models.spec import LinearSpec, NormSpec
+    from zse.models.layer_spec import LinearSpec, NormSpec
     from zse.models.weights import WeightSpec
 
 _SCALES = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zse.backends.operations import DeltaWeights
     from zse.kernels.delta.shape import DeltaShape
     from zse.kernels.layout import Activation, Partials
-    from zse.models.spec import LinearAttentionSpec
+    from zse.models.layer_spec import LinearAttentionSpec
 
 
 def delta_obstacles(mixer: LinearAttentionSpec) -> Iterator[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.backends.operations import ExpertWeights
     from zse.kernels.layout import Activation
-    from zse.models.spec import ExpertsSpec, MLPSpec
+    from zse.models.layer_spec import ExpertsSpec, MLPSpec
 
 
 class ExpertOperations(Products):

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.kernels.layout import HeadPart
+    from zse.models.layer_spec import AttentionSpec
     from zse.models.rope import RoPESpec
-    from zse.models.spec import AttentionSpec, ModelSpec
+    from zse.models.spec import ModelSpec
 
 
 @record

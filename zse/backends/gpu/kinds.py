@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from zse.backends.states import StateLayout
     from zse.device.gpu import Gpu
     from zse.kernels.linear.weight import LinearWeight
-    from zse.models.spec import LayerSpec, ModelSpec
+    from zse.models.layer_spec import LayerSpec
+    from zse.models.spec import ModelSpec
 
 
 def has_experts(spec: ModelSpec) -> bool:

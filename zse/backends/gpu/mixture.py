@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from zse.kernels.linear.weight import LinearWeight
-    from zse.models.spec import ExpertsSpec, LayerSpec, MLPSpec, ModelSpec
+    from zse.models.layer_spec import ExpertsSpec, LayerSpec, MLPSpec
+    from zse.models.spec import ModelSpec
 
 _ALIGNMENT = 256
 _GATE_SPLITS = 16

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from zse.device.gpu import Gpu, Stream
     from zse.kernels.launcher import Launcher
     from zse.kernels.tuning import Tuning
+    from zse.models.layer_spec import AttentionSpec
     from zse.models.rope import RoPESpec
-    from zse.models.spec import AttentionSpec, ModelSpec
+    from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
 

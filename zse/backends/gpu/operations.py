@@ -34,16 +34,15 @@ if TYPE_CHECKING:
     from zse.kernels.layout import HeadShape
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
-    from zse.models.spec import (
+    from zse.models.layer_spec import (
         AttentionSpec,
         ExpertsSpec,
-        HeadSpec,
         LayerInputSpec,
-        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         MLPSpec,
     )
+    from zse.models.spec import HeadSpec, LayerInputsSpec
 
 
 class GPUOperations(Products):

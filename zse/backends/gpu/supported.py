@@ -15,13 +15,8 @@ from zse.kernels.norm.variants import STREAM_ROW_GROUPS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from zse.models.spec import (
-        AttentionSpec,
-        LayerInputsSpec,
-        LayerSpec,
-        ModelSpec,
-        NormSpec,
-    )
+    from zse.models.layer_spec import AttentionSpec, LayerSpec, NormSpec
+    from zse.models.spec import LayerInputsSpec, ModelSpec
 
 
 def check_supported(spec: ModelSpec) -> None:

@@ -17,7 +17,8 @@ from zse.kernels.linear.weight import LinearWeight
 if TYPE_CHECKING:
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import TensorEntry
-    from zse.models.spec import EmbeddingSpec, LinearSpec, NormSpec
+    from zse.models.layer_spec import LinearSpec, NormSpec
+    from zse.models.spec import EmbeddingSpec
     from zse.models.weights import WeightSpec
     from zse.stream.placement import Placement
 

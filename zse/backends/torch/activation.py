@@ -11,7 +11,7 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.models.spec import MLPSpec
+    from zse.models.layer_spec import MLPSpec
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,

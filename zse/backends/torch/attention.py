@@ -14,7 +14,7 @@ from zse.backends.torch.step import QUERY_TILE, causal_mask, window_mask
 
 if TYPE_CHECKING:
     from zse.backends.torch.step import ChunkRows, Step
-    from zse.models.spec import AttentionSpec
+    from zse.models.layer_spec import AttentionSpec
 
 
 def attend(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from zse.backends.operations import ExpertWeights
     from zse.backends.torch.linear import Linear
-    from zse.models.spec import ExpertsSpec
+    from zse.models.layer_spec import ExpertsSpec
 
 
 class StackedLinear(NamedTuple):

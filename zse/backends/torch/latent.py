@@ -11,7 +11,7 @@ from zse.backends.torch.rotary import rotate
 if TYPE_CHECKING:
     from zse.backends.operations import LayerWeights
     from zse.backends.torch.step import Step
-    from zse.models.spec import AttentionSpec
+    from zse.models.layer_spec import AttentionSpec
 
 
 def absorb_keys(

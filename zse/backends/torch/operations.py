@@ -31,18 +31,15 @@ if TYPE_CHECKING:
     from zse.backends.torch.weights import BoundLinear, BoundNorm, Weights
     from zse.backends.types import Answers, SampledToken, StepBatch
     from zse.kernels.lm_head_sample.row import SamplingRow
-    from zse.models.spec import (
+    from zse.models.layer_spec import (
         AttentionSpec,
         ExpertsSpec,
-        HeadSpec,
         LayerInputSpec,
-        LayerInputsSpec,
         LayerSpec,
         LinearAttentionSpec,
         MLPSpec,
-        ModelSpec,
-        Pooling,
     )
+    from zse.models.spec import HeadSpec, LayerInputsSpec, ModelSpec, Pooling
 
 
 def check_supported(spec: ModelSpec) -> None:

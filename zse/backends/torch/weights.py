@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from zse.backends.torch.step import Step
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry
-    from zse.models.spec import LinearSpec, ModelSpec, NormSpec
+    from zse.models.layer_spec import LinearSpec, NormSpec
+    from zse.models.spec import ModelSpec
     from zse.models.weights import WeightSpec
 
 

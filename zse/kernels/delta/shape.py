@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.models.spec import LinearAttentionSpec
+    from zse.models.layer_spec import LinearAttentionSpec
 
 
 @record

@@ -18,7 +18,7 @@ SIGMOID_FLOOR = 1e-20
 
 
 class RoutingRules(Protocol):
-    """The numbers of a choice; ``zse.models.spec.ExpertsSpec`` has them under the same names."""
+    """The numbers of a choice, named as in ``zse.models.layer_spec.ExpertsSpec``."""
 
     @property
     def num_experts(self) -> int: ...

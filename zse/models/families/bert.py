@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.models.encoder import equal_heads, has_classifier, score_head, vector_head
+from zse.models.layer_spec import LayerSpec
 from zse.models.parts import (
     Norms,
     Piece,
@@ -16,13 +17,14 @@ from zse.models.parts import (
     weight,
 )
 from zse.models.parts import mlp as mlp_of
-from zse.models.spec import LayerSpec, ModelSpec
+from zse.models.spec import ModelSpec
 from zse.models.weights import Source
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import AttentionSpec
     from zse.models.parts import Heads
-    from zse.models.spec import AttentionSpec, EmbeddingSpec
+    from zse.models.spec import EmbeddingSpec
 
 ARCHITECTURES = ("BertModel", "BertForSequenceClassification")
 MODELS = "BGE, E5, MiniLM and other embedders and rerankers made of BERT"

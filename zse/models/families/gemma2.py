@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import LayerSpec
     from zse.models.rope import RoPESpec
-    from zse.models.spec import LayerSpec, ModelSpec
+    from zse.models.spec import ModelSpec
 
 ARCHITECTURES = ("Gemma2ForCausalLM",)
 MODELS = "Gemma 2"

@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING
 from zse.errors import UnsupportedModelError
 from zse.models.families.gemma2 import NORM_NAMES
 from zse.models.families.gemma3 import OTHER_PARTS
+from zse.models.layer_spec import ExpertsSpec, LayerInputSpec, LinearSpec, MLPSpec, NormSpec
 from zse.models.layered import dense_layer, layered_decoder
 from zse.models.parts import Heads, Norms, Piece, attention, linear, llama_mlp, vector, weight
-from zse.models.spec import (
-    ExpertsSpec,
-    LayerInputSpec,
-    LayerInputsSpec,
-    LinearSpec,
-    MLPSpec,
-    NormSpec,
-)
+from zse.models.spec import LayerInputsSpec
 from zse.models.weights import Source
 from zse.records import record
 
@@ -29,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import Activation, AttentionSpec, LayerSpec
     from zse.models.rope import RoPESpec
-    from zse.models.spec import Activation, AttentionSpec, LayerSpec, ModelSpec
+    from zse.models.spec import ModelSpec
     from zse.models.weights import Shard
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")

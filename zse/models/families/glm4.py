@@ -9,7 +9,8 @@ from zse.models.parts import Norms, Piece, attention, linear, mlp, neighbours_to
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import LayerSpec, ModelSpec
+    from zse.models.layer_spec import LayerSpec
+    from zse.models.spec import ModelSpec
 
 ARCHITECTURES = ("Glm4ForCausalLM",)
 MODELS = "GLM-4 9B and 32B"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
+from zse.models.layer_spec import MLPSpec
 from zse.models.layered import NormNames, dense_layer
 from zse.models.parts import (
     Heads,
@@ -17,11 +18,11 @@ from zse.models.parts import (
     learned_positions,
     linear,
 )
-from zse.models.spec import HeadSpec, MLPSpec, ModelSpec
+from zse.models.spec import HeadSpec, ModelSpec
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import LayerSpec, LinearSpec
+    from zse.models.layer_spec import LayerSpec, LinearSpec
     from zse.models.weights import Shard
 
 ARCHITECTURES = ("GPT2LMHeadModel",)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.models.layer_spec import LinearSpec, MLPSpec
 from zse.models.mixture import Mixture, mixture_decoder
 from zse.models.parts import weight
-from zse.models.spec import LinearSpec, MLPSpec
 from zse.models.weights import RowOrder, Source
 from zse.records import record
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import Activation, ModelSpec
+    from zse.models.layer_spec import Activation
+    from zse.models.spec import ModelSpec
     from zse.models.weights import Packing, Shard
 
 ARCHITECTURES = ("GptOssForCausalLM",)

@@ -6,17 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.models.encoder import equal_heads, has_classifier, score_head, vector_head
+from zse.models.layer_spec import LayerSpec
 from zse.models.parts import Norms, Piece, attention, embedding, linear
 from zse.models.parts import mlp as mlp_of
 from zse.models.rope import RoPESpec
-from zse.models.spec import LayerSpec, ModelSpec
+from zse.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.models.config_json import ConfigJSON
+    from zse.models.layer_spec import AttentionSpec
     from zse.models.parts import Heads
-    from zse.models.spec import AttentionSpec, HeadSpec
+    from zse.models.spec import HeadSpec
 
 ARCHITECTURES = ("ModernBertModel", "ModernBertForSequenceClassification")
 MODELS = "GTE ModernBERT and other embedders and rerankers made of ModernBERT"

@@ -9,7 +9,8 @@ from zse.models.parts import Norms, Piece, attention, linear, mlp
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import LayerSpec, ModelSpec
+    from zse.models.layer_spec import LayerSpec
+    from zse.models.spec import ModelSpec
 
 ARCHITECTURES = ("Phi3ForCausalLM",)
 MODELS = "Phi-3 and Phi-4"

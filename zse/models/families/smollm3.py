@@ -9,7 +9,8 @@ from zse.models.parts import Norms, attention, llama_mlp
 
 if TYPE_CHECKING:
     from zse.models.config_json import ConfigJSON
-    from zse.models.spec import LayerSpec, ModelSpec
+    from zse.models.layer_spec import LayerSpec
+    from zse.models.spec import ModelSpec
 
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
 MODELS = "SmolLM3"
