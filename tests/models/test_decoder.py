@@ -13,7 +13,7 @@ from zse.models.uniform import TensorNames, UniformDecoder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zse.backends.operations import LayerWeights
+    from zse.backends.handles import LayerWeights
     from zse.models.layer_spec import LayerSpec, LinearSpec, NormSpec
     from zse.models.weights import WeightSpec
 

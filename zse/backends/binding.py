@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zse.backends.operations import (
+from zse.backends.handles import (
     ClassifierWeights,
     DeltaWeights,
     ExpertWeights,
@@ -12,13 +12,13 @@ from zse.backends.operations import (
     LayerInputsWeights,
     LayerInputWeights,
     LayerWeights,
-    is_attention,
 )
+from zse.backends.operations import is_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.backends.operations import Handle
+    from zse.backends.handles import Handle
     from zse.models.layer_spec import (
         ExpertsSpec,
         LatentSpec,

@@ -9,15 +9,8 @@ from zse.models.layer_spec import AttentionSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.operations import (
-        Forward,
-        Handle,
-        LayerWeights,
-        Operations,
-        Pooler,
-        Sampled,
-        Step,
-    )
+    from zse.backends.handles import Handle, LayerWeights
+    from zse.backends.operations import Forward, Operations, Pooler, Sampled, Step
     from zse.models.layer_spec import LayerSpec
     from zse.models.spec import ModelSpec, Pooling
 

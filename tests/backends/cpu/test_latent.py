@@ -6,7 +6,7 @@ import pytest
 from family_shapes import shape_of
 
 from zse.backends.cpu.latent import latent_of
-from zse.backends.operations import LatentWeights
+from zse.backends.handles import LatentWeights
 from zse.errors import UnsupportedModelError
 from zse.kernels.native.structs import Matrix, Norm, Scheme
 from zse.models.families import read_checkpoint

@@ -14,7 +14,7 @@ from zse.kernels.native.structs import Register
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.operations import DeltaWeights, ExpertWeights, LayerWeights
+    from zse.backends.handles import DeltaWeights, ExpertWeights, LayerWeights
     from zse.models.layer_spec import AttentionSpec, ExpertsSpec, LinearAttentionSpec, MLPSpec
     from zse.models.rope import RoPESpec
     from zse.models.spec import ModelSpec

@@ -11,7 +11,7 @@ from zse.kernels.native.structs import Kind, Register
 
 if TYPE_CHECKING:
     from zse.backends.cpu.recording import Recording
-    from zse.backends.operations import LatentWeights
+    from zse.backends.handles import LatentWeights
     from zse.models.layer_spec import AttentionSpec
 
 

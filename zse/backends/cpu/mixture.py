@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.cpu.recording import Recording
-    from zse.backends.operations import ExpertWeights
+    from zse.backends.handles import ExpertWeights
     from zse.kernels.native import structs
     from zse.models.layer_spec import ExpertsSpec
     from zse.models.spec import ModelSpec

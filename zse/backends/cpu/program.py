@@ -24,13 +24,14 @@ from zse.backends.cpu.embedding import Embedding
 from zse.backends.cpu.latent import record_queries, record_values
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import Recording
-from zse.backends.operations import EndWeights, LayerWeights, is_attention
+from zse.backends.handles import EndWeights, LayerWeights
+from zse.backends.operations import is_attention
 from zse.kernels.native import structs
 from zse.kernels.native.structs import Kind, Register, RowSet
 
 if TYPE_CHECKING:
     from zse.backends.cpu.weights import Weights
-    from zse.backends.operations import LayerInputsWeights, LayerInputWeights
+    from zse.backends.handles import LayerInputsWeights, LayerInputWeights
     from zse.models.layer_spec import (
         AttentionSpec,
         LayerInputSpec,

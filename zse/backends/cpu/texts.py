@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from zse.backends.cpu.recording import Recording
     from zse.backends.cpu.registers import Registers
-    from zse.backends.operations import EndWeights
+    from zse.backends.handles import EndWeights
     from zse.kernels.native.library import Pool
     from zse.models.spec import HeadSpec, Pooling
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from zse.backends.gpu.forward import Step
-    from zse.backends.operations import DeltaWeights
+    from zse.backends.handles import DeltaWeights
     from zse.kernels.delta.shape import DeltaShape
     from zse.kernels.layout import Activation, Partials
     from zse.models.layer_spec import LinearAttentionSpec

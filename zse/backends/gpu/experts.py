@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.mixture import Mixture, MixtureArea, SharedMatrices
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
-    from zse.backends.operations import ExpertWeights
+    from zse.backends.handles import ExpertWeights
     from zse.kernels.layout import Activation
     from zse.models.layer_spec import ExpertsSpec, MLPSpec
 

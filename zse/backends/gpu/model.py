@@ -13,7 +13,7 @@ from zse.backends.gpu.kinds import mixtures_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
-from zse.backends.operations import EndWeights
+from zse.backends.handles import EndWeights
 from zse.backends.types import MAX_DRAFTS
 from zse.kernels.attention.launch import (
     AttentionRules,

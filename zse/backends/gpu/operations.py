@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.forward import Added
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundEmbedding, BoundLinear, BoundNorm
-    from zse.backends.operations import (
+    from zse.backends.handles import (
         ExpertWeights,
         LayerInputsWeights,
         LayerInputWeights,

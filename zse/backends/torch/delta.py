@@ -11,7 +11,7 @@ from zse.kernels.delta.reference import DeltaParameters, delta
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from zse.backends.operations import DeltaWeights
+    from zse.backends.handles import DeltaWeights
     from zse.backends.torch.step import ChunkRows
     from zse.kernels.delta.shape import DeltaShape
 

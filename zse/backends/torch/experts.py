@@ -12,7 +12,7 @@ from zse.kernels.route.reference import route
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.operations import ExpertWeights
+    from zse.backends.handles import ExpertWeights
     from zse.backends.torch.linear import Linear
     from zse.models.layer_spec import ExpertsSpec
 

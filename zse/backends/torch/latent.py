@@ -9,7 +9,7 @@ import torch
 from zse.backends.torch.rotary import rotate
 
 if TYPE_CHECKING:
-    from zse.backends.operations import LayerWeights
+    from zse.backends.handles import LayerWeights
     from zse.backends.torch.step import Step
     from zse.models.layer_spec import AttentionSpec
 

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from zse.backends.binding import bind_classifier, bind_layer
-from zse.backends.operations import EndWeights, LayerWeights, is_attention, refuse
+from zse.backends.handles import EndWeights, LayerWeights
+from zse.backends.operations import is_attention, refuse
 from zse.backends.torch.activation import activate_rows, activated
 from zse.backends.torch.attention import attend
 from zse.backends.torch.delta import mix_chunks
@@ -26,7 +27,7 @@ from zse.kernels.pool.reference import pool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from zse.backends.operations import ExpertWeights, LayerInputsWeights, LayerInputWeights
+    from zse.backends.handles import ExpertWeights, LayerInputsWeights, LayerInputWeights
     from zse.backends.torch.step import Step
     from zse.backends.torch.weights import BoundLinear, BoundNorm, Weights
     from zse.backends.types import Answers, SampledToken, StepBatch

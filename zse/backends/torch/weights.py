@@ -21,7 +21,7 @@ from zse.format.schemes import Scheme
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zse.backends.operations import LayerInputsWeights
+    from zse.backends.handles import LayerInputsWeights
     from zse.backends.torch.forms import Form
     from zse.backends.torch.linear import Linear
     from zse.backends.torch.step import Step
