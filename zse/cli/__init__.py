@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "convert": ("convert", "Models", "Turn a Hugging Face checkpoint into one .zse file."),
     "quantize": ("convert", "Models", "Alias of convert."),
     "inspect": ("inspect", "Models", "Show what a .zse file holds; check its digests."),
+    "info": ("info", "Models", "Show what a model is and takes: memory, layers, smallest GPU."),
+    "models": ("models", "Models", "List, search, check and fetch the open models that are known."),
     "eval": ("eval", "Models", "Measure what quantization cost: perplexity, divergence."),
     "push": ("push", "Models", "Copy a file to object storage."),
     "pull": ("pull", "Models", "Copy an object to a file: s3://, hf://, https://."),

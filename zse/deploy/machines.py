@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.deploy.errors import DeployRule
 from zse.deploy.tables import read_table
+from zse.device.known_gpus import DRIVER_BYTES
 from zse.errors import DeviceError, UsageError
 from zse.records import record
 from zse.units import MIB, memory_text
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from zse.models.memory import MemoryEstimate
 
-_CONTEXT_BYTES = 600 * MIB
-"""What the driver takes for itself, with room to spare."""
 _RUNTIME_BYTES = 400 * MIB
 """What the CPU backend's libraries take."""
 
@@ -49,7 +48,7 @@ class Machine:
         return bool(self.architectures)
 
     def holds(self, need: MemoryEstimate) -> bool:
-        taken_bytes = _CONTEXT_BYTES if self.is_gpu else _RUNTIME_BYTES
+        taken_bytes = DRIVER_BYTES if self.is_gpu else _RUNTIME_BYTES
         return need.total_bytes <= self.memory_mib * MIB - taken_bytes
 
 

@@ -6,6 +6,7 @@ reserve memory; what a driver and an interpreter take besides was measured.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from zse.format.spec import TensorEntry
     from zse.models.spec import ModelSpec
 
+SCHEMES = ("int4", "int8", "bf16")
+"""What a checkpoint is estimated at where no scheme is asked for, the smallest first."""
 DEFAULT_CONTEXT = 4096
 """Tokens of KV cache that an estimate includes when none are asked for."""
 GPU_RUNTIME_BYTES = 400 << 20
@@ -96,6 +99,11 @@ class ModelFacts:
         """The 16-bit scheme that loses least: the checkpoint's own."""
         return "fp16" if self.spec.dtype == "fp16" else "bf16"
 
+    @property
+    def num_parameters(self) -> int:
+        """Of what is loaded; a vision tower, or heads that guess further tokens, are not."""
+        return sum(math.prod(weight.shape) for weight in self.spec.weights())
+
     def loaded_as(self, quantization: str) -> Sequence[Stored]:
         """Return what is loaded of the file, or of the one that converting at a scheme makes."""
         if self.tensors:
@@ -143,6 +151,17 @@ def estimate_memory(
         kv_bytes=kv,
         overhead_bytes=overhead,
     )
+
+
+def estimates_of(
+    facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0
+) -> list[MemoryEstimate]:
+    """Estimate a checkpoint at the usual schemes, a .zse file at the one that it has."""
+    schemes = (facts.stored_quantization,) if facts.tensors else SCHEMES
+    return [
+        estimate_memory(facts, scheme, on_gpu=on_gpu, context_tokens=context_tokens)
+        for scheme in schemes
+    ]
 
 
 def _on_gpu(

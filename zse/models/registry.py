@@ -6,19 +6,23 @@ nothing here is a figure that somebody measured once.
 
 from __future__ import annotations
 
-import math
 import tomllib
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from zse.errors import NotFoundError
 from zse.models.families import read_checkpoint
-from zse.models.memory import ModelFacts
+from zse.models.memory import ModelFacts, estimate_memory
 from zse.models.well_known import WELL_KNOWN
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import date
+
+Category = Literal["chat", "code", "reasoning", "embedding"]
 
 _SIZES = (
     "hidden_size",
@@ -35,8 +39,12 @@ class KnownModel:
 
     repository: str
     """``owner/name`` on the hub."""
-    category: str
-    """chat, code or reasoning."""
+    category: Category
+    is_recommended: bool
+    """What to try first: see the table."""
+    source: str
+    """Where its numbers were read."""
+    recorded: date
     architecture: str
     num_parameters: int
     max_context: int
@@ -44,11 +52,51 @@ class KnownModel:
     facts: ModelFacts
 
 
-@cache
 def known_models() -> Mapping[str, KnownModel]:
     """Return the models of the registry by their repositories."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {name: _known(name, row, table) for name, row in table["models"].items()}
+    return {name: _known(name) for name in _table()["models"]}
+
+
+def find_known(repository: str) -> KnownModel:
+    """Return a model of the registry, without reading the others.
+
+    Raises:
+        NotFoundError: It is not in the registry; the hint names what is nearest.
+    """
+    names = _table()["models"]
+    if repository in names:
+        return _known(repository)
+    close = _nearest(repository, list(names))
+    meant = f"Did you mean {' or '.join(close)}? " if close else ""
+    raise NotFoundError(
+        f"the registry has no model {repository[:100]!r}",
+        hint=f"{meant}See `zse models list`; any other model is looked at once it is on this "
+        "machine, by its folder.",
+    )
+
+
+def select_models(
+    *,
+    category: str | None = None,
+    is_recommended: bool = False,
+    largest_bytes: float | None = None,
+    on_gpu: bool = True,
+) -> list[KnownModel]:
+    """Return the models of the registry that are asked for.
+
+    Args:
+        category: Only these.
+        is_recommended: Only what to try first.
+        largest_bytes: Only what fits in so much memory at INT4 with a context of 4,096 tokens.
+        on_gpu: Whether that is memory of a GPU.
+    """
+    return [
+        model
+        for model in known_models().values()
+        if (category is None or model.category == category)
+        and (model.is_recommended or not is_recommended)
+        and (largest_bytes is None or _int4_bytes(model, on_gpu=on_gpu) <= largest_bytes)
+    ]
 
 
 def search_models(words: str) -> list[KnownModel]:
@@ -61,16 +109,39 @@ def search_models(words: str) -> list[KnownModel]:
     ]
 
 
-def _known(repository: str, row: Mapping[str, str], table: Mapping[str, Any]) -> KnownModel:
+def _int4_bytes(model: KnownModel, *, on_gpu: bool) -> int:
+    return estimate_memory(model.facts, "int4", on_gpu=on_gpu).total_bytes
+
+
+def _nearest(asked: str, names: list[str]) -> list[str]:
+    """Return up to three names that are like what was asked for, with its owner or without."""
+    by_words = {name.lower(): name for name in names}
+    if "/" not in asked:
+        by_words = {words.rpartition("/")[2]: name for words, name in by_words.items()}
+    return [by_words[words] for words in get_close_matches(asked[:200].lower(), by_words)]
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _known(repository: str) -> KnownModel:
+    table = _table()
+    row = table["models"][repository]
     config = _config_of(row["shape"], table)
-    spec = read_checkpoint(config)
+    facts = ModelFacts(spec=read_checkpoint(config))
     return KnownModel(
         repository=repository,
         category=row["category"],
+        is_recommended=row.get("recommended", False),
+        source=table["sources"][row["source"]],
+        recorded=row["recorded"],
         architecture=config["architectures"][0],
-        num_parameters=sum(math.prod(weight.shape) for weight in spec.weights()),
-        max_context=spec.max_position,
-        facts=ModelFacts(spec=spec),
+        num_parameters=facts.num_parameters,
+        max_context=facts.spec.max_position,
+        facts=facts,
     )
 
 

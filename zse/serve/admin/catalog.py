@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from zse.device.open import runs_on_gpu
 from zse.engine.requirements import read_facts
 from zse.errors import ZSEError
-from zse.models.memory import MemoryEstimate, ModelFacts, estimate_memory
-from zse.models.registry import KnownModel, known_models, search_models
+from zse.models.memory import ModelFacts, estimates_of
+from zse.models.registry import KnownModel, known_models, search_models, select_models
 from zse.models.resolve import HubRepository, resolve_model
 from zse.serve.admin.memory import room_for_models
 from zse.serve.admin.places import ModelNotAllowedError
@@ -18,8 +18,6 @@ from zse.serve.http.errors import sanitize
 if TYPE_CHECKING:
     from zse.serve.admin.places import PlacedModel, Places
     from zse.serve.state import AppState
-
-_SCHEMES = ("int4", "int8", "bf16")
 
 
 class KnownModelEntry(Shape):
@@ -74,13 +72,9 @@ class Catalog:
 
     def known(self, category: str | None, memory_gb: float | None) -> list[KnownModelEntry]:
         """Return the registry: one category of it, or what fits in so many GB at INT4."""
-        found = [
-            self._entry(model)
-            for model in known_models().values()
-            if category is None or model.category == category
-        ]
-        limit = float("inf") if memory_gb is None else memory_gb
-        return [entry for entry in found if entry.memory_gb["int4"] <= limit]
+        limit = None if memory_gb is None else memory_gb * 1e9
+        found = select_models(category=category, largest_bytes=limit, on_gpu=self._on_gpu)
+        return [self._entry(model) for model in found]
 
     def search(self, words: str) -> list[KnownModelEntry]:
         """Return what has every word in its name: the server's own models, then known ones."""
@@ -117,7 +111,9 @@ class Catalog:
                 param="model",
             )
         room = room_for_models(self._state.options, self._state.models)
-        estimates = [] if facts is None else self._estimates(facts, context_tokens)
+        estimates = (
+            estimates_of(facts, on_gpu=self._on_gpu, context_tokens=context_tokens) if facts else []
+        )
         fitting = [room.holds(one) for one in estimates]
         is_hub = facts is None and reason is None
         return ModelVerdict(
@@ -152,7 +148,7 @@ class Catalog:
             max_context=model.max_context,
             memory_gb={
                 one.quantization: round(one.total_bytes / 1e9, 2)
-                for one in self._estimates(model.facts, 0)
+                for one in estimates_of(model.facts, on_gpu=self._on_gpu)
             },
             loadable=self._placed(model.repository) is not None,
         )
@@ -171,10 +167,3 @@ class Catalog:
             return read_facts(placed.reference, self._state.settings), None
         except ZSEError as error:
             return None, sanitize(str(error))
-
-    def _estimates(self, facts: ModelFacts, context_tokens: int) -> list[MemoryEstimate]:
-        schemes = [facts.stored_quantization] if facts.tensors else _SCHEMES
-        return [
-            estimate_memory(facts, scheme, on_gpu=self._on_gpu, context_tokens=context_tokens)
-            for scheme in schemes
-        ]

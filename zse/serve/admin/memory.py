@@ -15,8 +15,10 @@ from zse.records import record
 from zse.units import GIB, memory_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from zse.models.memory import ModelFacts
-    from zse.serve.models import ModelTable, TableEntry
+    from zse.serve.models import TableEntry
 
 _CACHE_SEQUENCES = 4
 """Within a limit, the KV cache on a CPU holds as many sequences of the whole context, if it can."""
@@ -75,7 +77,7 @@ class Room:
         return estimate.total_bytes - (0 if self.on_gpu else CPU_RUNTIME_BYTES)
 
 
-def room_for_models(options: ServeOptions, models: ModelTable) -> Room:
+def room_for_models(options: ServeOptions, models: Iterable[TableEntry]) -> Room:
     """Look at the device, and at what the loaded models hold of it.
 
     Raises:

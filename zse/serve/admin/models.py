@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import AliasChoices, Field
 
+from zse.models.registry import Category
 from zse.serve.admin.catalog import Catalog, KnownModelEntry, ModelVerdict
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.loading import Load, LoadOrder, ModelLoader
@@ -170,9 +171,7 @@ async def unload_model(request: Request, asked: Annotated[UnloadRequest, Body()]
 @router.get("/registry", summary="Known models of the families that are supported.")
 async def registry(
     request: Request,
-    category: Annotated[
-        Literal["chat", "code", "reasoning"] | None, Query(description="Only these.")
-    ] = None,
+    category: Annotated[Category | None, Query(description="Only these.")] = None,
     memory_gb: Annotated[
         float | None, Query(gt=0, le=1e6, description="Only what fits, in GB, at INT4.")
     ] = None,

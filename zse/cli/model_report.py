@@ -1,0 +1,106 @@
+"""What `zse info` and `zse models` say of a model: its shape, and the memory that it takes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from zse.cli.titled_tables import Table, print_tables
+from zse.device.known_gpus import smallest_gpu
+from zse.models.memory import DEFAULT_CONTEXT, estimates_of
+from zse.models.spec import AttentionSpec
+from zse.units import memory_text
+
+if TYPE_CHECKING:
+    from zse.models.memory import MemoryEstimate, ModelFacts
+
+_LONG_CONTEXT = 32768
+NO_GPU = "none alone"
+"""Where not even the largest GPU holds a model."""
+
+
+def describe_model(name: str, facts: ModelFacts, max_context: int = 0) -> dict[str, Any]:
+    """Return what is known of a model, as JSON values; sizes are in bytes.
+
+    Args:
+        name: What the user calls it.
+        facts: What is known of it.
+        max_context: Tokens to count memory for; 0 means a short, a long and the longest context.
+    """
+    spec = facts.spec
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+    return {
+        "model": name,
+        "family": spec.family,
+        "parameters": facts.num_parameters,
+        "layers": len(spec.layers),
+        "hidden_size": spec.hidden_size,
+        "attention_heads": max((mixer.num_heads for mixer in mixers), default=0),
+        "kv_heads": max((mixer.num_kv_heads for mixer in mixers), default=0),
+        "head_size": max((mixer.head_dim for mixer in mixers), default=0),
+        "vocabulary": spec.vocab_size,
+        "max_context": spec.max_position,
+        "stored_as": facts.stored_quantization or facts.plain_quantization,
+        "memory": [
+            _describe_estimate(on_gpu, on_cpu)
+            for context in _contexts(spec.max_position, max_context)
+            for on_gpu, on_cpu in zip(
+                estimates_of(facts, on_gpu=True, context_tokens=context),
+                estimates_of(facts, on_gpu=False, context_tokens=context),
+                strict=True,
+            )
+        ],
+    }
+
+
+def show_model(report: dict[str, Any], *, as_json: bool) -> None:
+    """Print what ``describe_model`` returned, and what was added to it."""
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+        return
+    rows = [
+        (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else value)
+        for name, value in report.items()
+        if name != "memory"
+    ]
+    memory = [
+        (
+            one["quantization"],
+            f"{one['context_tokens']:,}",
+            memory_text(one["weights_bytes"]),
+            memory_text(one["kv_bytes"]),
+            memory_text(one["total_bytes"]),
+            one["smallest_gpu"] or NO_GPU,
+            memory_text(one["cpu_bytes"]),
+        )
+        for one in report["memory"]
+    ]
+    columns = ("scheme", "context", "weights", "kv cache", "gpu memory", "smallest gpu", "on a cpu")
+    print_tables(
+        [
+            Table(title="model", columns=("field", "value"), rows=rows),
+            Table(title="memory", columns=columns, rows=memory),
+        ]
+    )
+
+
+def gpu_name(estimate: MemoryEstimate) -> str | None:
+    """Return the smallest GPU that holds a model; None where not even the largest does."""
+    gpu = smallest_gpu(estimate.total_bytes)
+    return gpu.name if gpu else None
+
+
+def _describe_estimate(on_gpu: MemoryEstimate, on_cpu: MemoryEstimate) -> dict[str, Any]:
+    return {
+        **on_gpu.to_json(),
+        "smallest_gpu": gpu_name(on_gpu),
+        "cpu_bytes": on_cpu.total_bytes,
+    }
+
+
+def _contexts(longest: int, asked: int) -> list[int]:
+    """Return the contexts to count memory for, none of them longer than the model's own."""
+    wanted = (asked,) if asked else (DEFAULT_CONTEXT, _LONG_CONTEXT, longest)
+    return sorted({min(context, longest) for context in wanted})
