@@ -81,9 +81,11 @@ def _facts_of_checkpoint(checkpoint: Path) -> ModelFacts:
         return ModelFacts(
             spec=read_checkpoint(config_in(checkpoint, read_header(checkpoint)), None)
         )
+    from zse.quantize.formats import unquantized_config
+
     generation = checkpoint / "generation_config.json"
     spec = read_checkpoint(
-        _read_json(checkpoint / "config.json"),
+        unquantized_config(_read_json(checkpoint / "config.json")),
         _read_json(generation) if generation.is_file() else None,
     )
     return ModelFacts(spec=spec)

@@ -72,7 +72,7 @@ class ConfigJSON:
                 raise UnsupportedModelError(
                     "the checkpoint is quantized already "
                     f"(quantization_config: {str(method)[:100]!r})",
-                    hint="Convert the checkpoint that was not quantized.",
+                    hint="Convert the one that was not quantized, or one in GPTQ, AWQ or FP8.",
                 )
             self._packing = str(method)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.format.mxfp4 import MXFP4_GROUP
 from zse.models.layer_spec import AttentionSpec
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ def check_spec(spec: ModelSpec) -> None:
     for weight in (*spec.weights(), *spare):
         if min(weight.shape) < 1:
             raise UnsupportedModelError(f"{weight.name} has shape {list(weight.shape)}")
-        if weight.packing is not None and weight.shape[1] % MXFP4_GROUP:
+        if weight.packing is not None and weight.shape[1] % weight.packing.group_size:
             raise UnsupportedModelError(
-                f"{weight.name} has rows of {weight.shape[1]} numbers in {weight.packing}; "
-                f"expected a multiple of {MXFP4_GROUP}"
+                f"{weight.name} has rows of {weight.shape[1]} numbers in {weight.packing.scheme}; "
+                f"expected a multiple of {weight.packing.group_size}"
             )
     for layer in spec.layers:
         if isinstance(layer.mixer, AttentionSpec):

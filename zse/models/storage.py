@@ -29,7 +29,6 @@ QUANTIZATIONS = ("int4", "nf4", "mxfp4", "int8", "fp16", "bf16")
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
 DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64, "mxfp4": 32}
 _PLAIN = ("fp16", "bf16")
-_QUANTIZED = ("linear", "experts")
 
 
 @record
@@ -85,9 +84,8 @@ class Storage:
     def plan_tensor(self, source: WeightSpec) -> PlannedTensor:
         scheme, group_size = Scheme.FP32, 0
         if source.packing is not None:
-            scheme = Scheme(source.packing)
-            (group_size,) = group_sizes(scheme)
-        elif source.kind in _QUANTIZED:
+            scheme, group_size = Scheme(source.packing.scheme), source.packing.group_size
+        elif source.is_product:
             scheme, group_size = self._linear_scheme(source.shape[1])
         elif source.kind in ("gate", "latent"):
             scheme = self._plain_scheme()
@@ -106,7 +104,7 @@ class Storage:
             item
             for group in plan
             for item in group.weights
-            if item.kind in _QUANTIZED and item.packing is None
+            if item.is_product and item.packing is None
         ]
         widths = [
             item.shape[1] for item in linear if self._linear_scheme(item.shape[1])[0] is not asked

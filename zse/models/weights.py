@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from zse.format.mxfp4 import MXFP4_GROUP
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -24,8 +25,17 @@ sequence; ``state`` is what a linear attention keeps its state by: convolutions,
 Shard: TypeAlias = Literal["rows", "columns", "none"]
 """How a weight is divided among devices: each piece of its rows, its columns (partial sums are
 added up afterwards), or not at all: every device has all of it."""
-Packing: TypeAlias = Literal["mxfp4"]
-"""A scheme that a checkpoint's numbers may have already. They are kept as they are."""
+
+
+@record
+class Packing:
+    """A scheme that a checkpoint's numbers have already. They are kept as they are."""
+
+    scheme: Literal["mxfp4", "int4"]
+    group_size: int
+
+
+MXFP4 = Packing(scheme="mxfp4", group_size=MXFP4_GROUP)
 
 
 @record
@@ -96,7 +106,7 @@ class Source:
     is_flat: bool = False
     """Whether it is read as one vector, each number of it a row: biases of all experts."""
     packing: Packing | None = None
-    """Then it is two tensors in the checkpoint, codes and scales of these numbers."""
+    """Then there are several tensors for it in the checkpoint, codes and scales among them."""
 
     @property
     def rows(self) -> int:
@@ -136,6 +146,11 @@ class WeightSpec:
     def piece_rows(self) -> tuple[int, ...]:
         """Rows of each joined piece. A shard by rows takes its part of every one of them."""
         return tuple(source.rows for source in self.sources) * self.stack
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix of layers that ``--quant`` is for."""
+        return self.kind in ("linear", "experts")
 
     @property
     def members(self) -> int:

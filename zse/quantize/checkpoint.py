@@ -6,12 +6,17 @@ the checkpoint is opened, because a conversion that fails after an hour is worse
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from zse.errors import CheckpointError
 from zse.format.mxfp4 import MXFP4_GROUP
 from zse.models.families import read_checkpoint
+from zse.models.weights import MXFP4, Packing
+from zse.quantize.formats import unquantized_config
+from zse.quantize.formats.find import format_of
+from zse.quantize.formats.quantized import QuantizedMatrices, quantized_in
 from zse.quantize.place import place_of
 from zse.quantize.safetensors_file import StoredTensor, check_packed, storage_dtype
 from zse.quantize.weight_files import parse_json
@@ -22,8 +27,8 @@ if TYPE_CHECKING:
     import torch
 
     from zse.models.spec import WeightGroup
-    from zse.models.weights import Source
-    from zse.quantize.place import WeightFile
+    from zse.models.weights import Source, WeightSpec
+    from zse.quantize.place import TensorReader, WeightFile
 
 _PREFIX = "model."
 _WHOLES = (_PREFIX, "transformer.", "bert.", "roberta.")
@@ -45,7 +50,7 @@ def tensors_of(source: Source) -> dict[str, tuple[int, ...]]:
     What is MXFP4 already is two: ``_blocks``, uint8 [..., K/32, 16], whose byte b holds codes 2b
     and 2b + 1 of 32, low nibble first; and ``_scales``, uint8 [..., K/32], their exponents.
     """
-    if source.packing is None:
+    if source.packing != MXFP4:  # a format of ``formats`` shows its tensors as one
         return {source.name: source.shape}
     groups = (*source.shape[:-1], source.columns // MXFP4_GROUP)
     return {f"{source.name}_blocks": (*groups, MXFP4_GROUP // 2), f"{source.name}_scales": groups}
@@ -73,15 +78,21 @@ class Checkpoint:
             if self.place.read("generation_config.json") is not None
             else None
         )
-        self.spec = read_checkpoint(self.config_json, self.generation_config)
+        self.format = format_of(self.config_json)
+        """How its matrices are quantized already; None where they are not, or in MXFP4."""
+        self.spec = read_checkpoint(unquantized_config(self.config_json), self.generation_config)
         self.left_out: list[str] = []
         """Tensors that have no part in texts."""
         self._files: list[WeightFile] = []
-        self._tensors: dict[str, tuple[WeightFile, StoredTensor]] = {}
+        self._shards: dict[str, str] = {}
+        """Tensor -> name of the file that it is in."""
+        self._tensors: dict[str, tuple[TensorReader, StoredTensor]] = {}
+        self._quantized = QuantizedMatrices({}, {})
         try:
             for path in self.place.weight_paths():
                 self._open_file(path)
             self._check_index()
+            self._find_quantized()
             self._check_tensors()
         except BaseException:
             self.close()
@@ -92,8 +103,22 @@ class Checkpoint:
         """Our tensors in execution order, as the configuration prescribes them.
 
         Heads that guess further tokens follow, where the checkpoint has all of their tensors.
+        Weights whose codes are those of our INT4 have it as their packing.
         """
-        return [*self.spec.groups(), *filter(self._holds, self.spec.spare_groups())]
+        groups = [*self.spec.groups(), *filter(self._holds, self.spec.spare_groups())]
+        return [
+            replace(group, weights=tuple(map(self._as_packed, group.weights))) for group in groups
+        ]
+
+    @cached_property
+    def widened(self) -> int:
+        """Weights that came quantized and cannot be kept so: how many."""
+        return sum(
+            weight.packing is None
+            and any(self._stored_name(piece) in self._quantized for piece in weight.pieces())
+            for group in self.plan
+            for weight in group.weights
+        )
 
     @property
     def source_bytes(self) -> int:
@@ -110,6 +135,10 @@ class Checkpoint:
         """Return rows of a tensor in its stored dtype; safe from several threads."""
         file, tensor = self._find(name)
         return file.read_rows(tensor, start, stop)
+
+    def read_int4(self, name: str, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """Return rows of a matrix that is kept, as a file has them: qweight and scale_zero."""
+        return self._quantized.read_int4(self.tensor(name).name, start, stop)
 
     def close(self) -> None:
         while self._files:
@@ -129,11 +158,38 @@ class Checkpoint:
         self._files.append(file)
         for name, tensor in file.tensors.items():
             if name in self._tensors:
-                first = self._tensors[name][0].path.name
-                raise CheckpointError(f"tensor {name} is in both {first} and {path.name}")
+                raise CheckpointError(
+                    f"tensor {name} is in both {self._shards[name]} and {path.name}"
+                )
             self._tensors[name] = (file, tensor)
+            self._shards[name] = path.name
 
-    def _seek(self, name: str) -> tuple[WeightFile, StoredTensor] | None:
+    def _find_quantized(self) -> None:
+        """Put matrices in the place of the tensors that stand for them."""
+        if self.format is None:
+            return
+        self._quantized, used = quantized_in(self._tensors, self.format)
+        kept = {name: found for name, found in self._tensors.items() if name not in used}
+        shown = {
+            name: (self._quantized, tensor) for name, tensor in self._quantized.tensors.items()
+        }
+        self._tensors = kept | shown
+
+    def _stored_name(self, source: Source) -> str:
+        found = self._seek(source.name)
+        return "" if found is None else found[1].name
+
+    def _as_packed(self, weight: WeightSpec) -> WeightSpec:
+        """Return a weight with its packing where each of its pieces has codes of our INT4."""
+        sizes = {self._quantized.int4_group(self._stored_name(piece)) for piece in weight.pieces()}
+        is_as_it_was = weight.factor == 1.0 and not weight.offset
+        if len(sizes) != 1 or 0 in sizes or not is_as_it_was or not weight.is_product:
+            return weight
+        packing = Packing(scheme="int4", group_size=sizes.pop())
+        sources = tuple(replace(source, packing=packing) for source in weight.sources)
+        return replace(weight, sources=sources)
+
+    def _seek(self, name: str) -> tuple[TensorReader, StoredTensor] | None:
         # Checkpoints saved from the bare model, without its head, have no prefix.
         whole = next((prefix for prefix in _WHOLES if name.startswith(prefix)), "")
         bare = name.removeprefix(whole)
@@ -149,7 +205,7 @@ class Checkpoint:
         )
         return all(self._seek(name) is not None for name in names)
 
-    def _find(self, name: str) -> tuple[WeightFile, StoredTensor]:
+    def _find(self, name: str) -> tuple[TensorReader, StoredTensor]:
         found = self._seek(name)
         if found is None:
             raise CheckpointError(
@@ -167,7 +223,7 @@ class Checkpoint:
 
     def _check_index(self) -> None:
         for name, shard in self.place.shard_of_tensors().items():
-            if name not in self._tensors or self._tensors[name][0].path.name != shard:
+            if self._shards.get(name) != shard:
                 raise CheckpointError(
                     f"the index says that {shard} holds {name}, but it does not",
                     hint="Download the checkpoint again.",
@@ -177,11 +233,13 @@ class Checkpoint:
         used = set()
         weights = [weight for group in self.plan for weight in group.weights]
         for source in (piece for weight in weights for piece in weight.pieces()):
-            check_dtype = check_packed if source.packing else storage_dtype
+            check_dtype = check_packed if source.packing == MXFP4 else storage_dtype
             for name, shape in tensors_of(source).items():
                 stored = self.tensor(name)
                 check_dtype(stored)
-                if stored.shape != shape:
+                if stored.shape != shape or (
+                    source.is_transposed and stored.name in self._quantized
+                ):
                     raise CheckpointError(
                         f"tensor {name} has shape {list(stored.shape)}; "
                         f"config.json says {list(shape)}",

@@ -214,10 +214,24 @@ def convert_source(
             header_sha256=hashlib.sha256(header.to_bytes()).hexdigest(),
             schemes=dict(sorted(Counter(entry.scheme.value for entry in header.tensors).items())),
             int8_instead=not_as_asked.matrices,
-            kept_packed=sum(tensor.packing is not None for tensor in checkpoint.spec.weights()),
+            kept_packed=sum(
+                tensor.packing is not None for _, items in groups for tensor, _ in items
+            ),
             resumed_groups=len(completed),
-            warnings=(*not_as_asked.warnings, *warnings, *_left_out(checkpoint)),
+            warnings=(
+                *not_as_asked.warnings,
+                *warnings,
+                *_widened(checkpoint),
+                *_left_out(checkpoint),
+            ),
         )
+
+
+def _widened(checkpoint: Checkpoint) -> tuple[str, ...]:
+    if checkpoint.format is None or not (count := checkpoint.widened):
+        return ()
+    title = checkpoint.format.title
+    return (f"{count} matrices came as {title}; they were widened to float32 and stored anew.",)
 
 
 def _left_out(checkpoint: Checkpoint) -> tuple[str, ...]:

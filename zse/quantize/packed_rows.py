@@ -1,4 +1,4 @@
-"""What is MXFP4 in the checkpoint already: the same codes and exponents, in the file's order."""
+"""What is quantized in the checkpoint already: the same codes and scales, in the file's order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from zse.errors import ConversionError
 from zse.format.mxfp4 import MAX_EXPONENT, MXFP4_GROUP
+from zse.models.weights import MXFP4
 from zse.quantize.checkpoint import tensors_of
 from zse.quantize.packing import pack_int4
 from zse.quantize.source_rows import reordered
@@ -20,14 +21,31 @@ if TYPE_CHECKING:
 def read_packed(
     checkpoint: Checkpoint, source: Source, start: int, stop: int
 ) -> dict[str, torch.Tensor]:
-    """Return the parts of rows ``start`` to ``stop``: qweight and exponent, as a file has them.
+    """Return the parts of rows ``start`` to ``stop``, as a file has them.
 
     Both are multiples of ``rows_together``.
 
     Raises:
         CheckpointError: A file is shorter than its header says.
-        ConversionError: An exponent stands for no number, or for one that float32 cannot hold.
+        ConversionError: An exponent or a scale stands for no number that the scheme can hold.
     """
+    assert source.packing is not None
+    read = _read_mxfp4 if source.packing == MXFP4 else _read_int4
+    parts = read(checkpoint, source, start, stop)
+    if source.order is None:
+        return parts
+    return {role: reordered(part, source.order) for role, part in parts.items()}
+
+
+def _read_int4(
+    checkpoint: Checkpoint, source: Source, start: int, stop: int
+) -> dict[str, torch.Tensor]:
+    return checkpoint.read_int4(source.name, start, stop)
+
+
+def _read_mxfp4(
+    checkpoint: Checkpoint, source: Source, start: int, stop: int
+) -> dict[str, torch.Tensor]:
     blocks, scales = tensors_of(source)
     groups = source.columns // MXFP4_GROUP
     pairs = checkpoint.read_rows(blocks, start * groups, stop * groups)  # [rows * groups, 16]
@@ -40,7 +58,4 @@ def read_packed(
             f"most {MAX_EXPONENT}, as larger ones stand for no finite number",
             hint="Download the checkpoint again: it is damaged.",
         )
-    parts = {"qweight": qweight, "exponent": exponent}
-    if source.order is None:
-        return parts
-    return {role: reordered(part, source.order) for role, part in parts.items()}
+    return {"qweight": qweight, "exponent": exponent}

@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 
 
-class WeightFile(Protocol):
-    """An open file of tensors. Reads are safe from several threads."""
+class TensorReader(Protocol):
+    """What rows of tensors are read from. Reads are safe from several threads."""
+
+    def read_rows(self, tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
+        """Return rows: everything but the last axis; of a vector its numbers."""
+        ...
+
+
+class WeightFile(TensorReader, Protocol):
+    """An open file of tensors."""
 
     path: Path
     size_bytes: int
@@ -34,10 +42,6 @@ class WeightFile(Protocol):
     @property
     def tensors(self) -> Mapping[str, StoredTensor]:
         """By name."""
-        ...
-
-    def read_rows(self, tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
-        """Return rows: everything but the last axis; of a vector its numbers."""
         ...
 
     def close(self) -> None: ...

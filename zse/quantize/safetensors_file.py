@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 100 * 1024 * 1024  # the limit of the safetensors format itself
 _DTYPES = {"F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
 _PACKED = "U8"
-"""Of numbers that are quantized already."""
-_TORCH = {DType.F32: torch.float32, DType.F16: torch.float16, DType.BF16: torch.bfloat16}
+"""Of numbers that are quantized already, to MXFP4."""
+_TORCH = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    _PACKED: torch.uint8,
+    "I32": torch.int32,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
+"""Types that are read: the last three only of what is quantized already."""
 
 
 @record
@@ -35,7 +43,7 @@ class StoredTensor:
 
     name: str
     dtype: str
-    """As safetensors spells it: F32, F16, BF16, or one that we do not read."""
+    """As safetensors spells it; it may be one that we do not read."""
     shape: tuple[int, ...]
     offset_bytes: int
     length_bytes: int
@@ -43,7 +51,7 @@ class StoredTensor:
     @property
     def num_rows(self) -> int:
         """Rows of the last axis; of a vector its numbers."""
-        return math.prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
+        return math.prod(self.shape[:-1] if len(self.shape) > 1 else self.shape)
 
 
 class SafetensorsFile:
@@ -75,10 +83,10 @@ class SafetensorsFile:
         Rows are everything but the last axis.
 
         Raises:
-            UnsupportedModelError: The dtype is not one of F32, F16, BF16, U8.
+            UnsupportedModelError: The dtype is none that is read.
             CheckpointError: The file ends before the rows do, or cannot be read.
         """
-        dtype = torch.uint8 if tensor.dtype == _PACKED else _TORCH[storage_dtype(tensor)]
+        dtype = _TORCH.get(tensor.dtype) or _TORCH[storage_dtype(tensor)]
         row_bytes = tensor.length_bytes // tensor.num_rows
         offset_bytes = tensor.offset_bytes + start * row_bytes
         data = read_exactly(self._fd, self.path, offset_bytes, (stop - start) * row_bytes)
@@ -158,9 +166,7 @@ def read_exactly(fd: int, path: Path, offset_bytes: int, length_bytes: int) -> b
 
 def _element_bytes(dtype: Any) -> int:
     """Return the size of a number in bytes; 0 of a type that is not read."""
-    if dtype == _PACKED:
-        return 1
-    return _DTYPES[dtype].size_bytes if dtype in _DTYPES else 0
+    return _TORCH[dtype].itemsize if dtype in _TORCH else 0
 
 
 def check_packed(tensor: StoredTensor) -> None:

@@ -10,6 +10,7 @@ from family_shapes import shape_of
 
 from zse.errors import UnsupportedModelError
 from zse.models.families import read_checkpoint, read_header
+from zse.models.weights import MXFP4
 
 if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
@@ -68,7 +69,7 @@ def test_the_published_configuration_of_20b_is_read() -> None:
     experts = spec.layers[0].experts
     assert experts is not None
     assert experts.expert.up.weight.shape == (32 * 5760, 2880)
-    assert experts.expert.up.weight.packing == "mxfp4"
+    assert experts.expert.up.weight.packing == MXFP4
     assert experts.expert.up.weight.members == 32
     assert (experts.scoring, experts.expert.limit) == ("softmax_chosen", 7.0)
     assert read_header(spec.header) == spec

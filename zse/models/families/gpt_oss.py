@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zse.models.layer_spec import LinearSpec, MLPSpec
 from zse.models.mixture import Mixture, mixture_decoder
 from zse.models.parts import weight
-from zse.models.weights import RowOrder, Source
+from zse.models.weights import MXFP4, RowOrder, Source
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def read(config: ConfigJSON) -> ModelSpec:
         router_bias=True,
         scoring="softmax_chosen",
         limit=config.number("swiglu_limit", 7.0),
-        packing="mxfp4" if config.packing() else None,
+        packing=MXFP4 if config.packing() else None,
     )
     has_bias = config.flag("attention_bias", default=True)
     return mixture_decoder(
