@@ -121,7 +121,7 @@ def test_it_is_shown_how_far_the_fetch_of_the_model_is(
 ):
     words = []
 
-    def recording():
+    def recording(_amount):
         return lambda word, *_: words.append(word)
 
     monkeypatch.setattr("zse.cli.transfer_display.PlainLines", recording)

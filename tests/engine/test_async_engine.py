@@ -342,13 +342,17 @@ def test_an_answer_that_nobody_takes_ends_in_the_engine_at_its_bound(engine, let
     async def main():
         runner = engine.Runner(num_blocks=2000, max_position=8000)
         async_engine = AsyncEngine(engine.core(runner), letters, unread=UnreadBounds(each=300))
-        stream = async_engine.generate(PROMPT, greedy(max_tokens=7000))
-        await anext(stream)
-        await until(lambda: async_engine.stats().num_running == 0)
-        assert async_engine.stats().generated_tokens < 7000
-        with pytest.raises(UnreadOutputError):
+
+        async def read_late():
+            stream = async_engine.generate(PROMPT, greedy(max_tokens=7000))
+            await anext(stream)  # on a slow machine it has ended here already
+            await until(lambda: async_engine.stats().num_running == 0)
             async for _ in stream:
                 pass
+
+        with pytest.raises(UnreadOutputError):
+            await read_late()
+        assert async_engine.stats().generated_tokens < 7000
         async_engine.close()
 
     asyncio.run(main())

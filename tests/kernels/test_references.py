@@ -138,6 +138,7 @@ def test_rope_store_and_attention_equal_their_references(case: Any, window: int 
     step, tensors = case.step, case.tensors
     qkv = torch.randn(11, HEADS + 2 * KV_HEADS, HEAD_DIM)
     cache = torch.zeros(8 * 4, 2 * KV_HEADS, HEAD_DIM)
+    (slots,) = step.slots  # of the one group of layers
     head_norms = None
     if case.numbers.qk_norm:
         names = ("layers.0.q_norm.weight", "layers.0.k_norm.weight")
@@ -146,7 +147,7 @@ def test_rope_store_and_attention_equal_their_references(case: Any, window: int 
         qkv.clone(),
         step.positions,
         torch.tensor(FREQUENCIES),
-        step.slots,
+        slots,
         cache,
         HEADS,
         head_norms,
@@ -154,13 +155,13 @@ def test_rope_store_and_attention_equal_their_references(case: Any, window: int 
     spec = replace(case.layer.mixer, window=window)
     query = case.backend.rope_store(step, qkv.flatten(1), spec, case.weights, 0)
     check(query.rotated, expected)
-    stored = step.cache[0].view_as(cache)
-    check(stored[step.slots], cache[step.slots])
+    stored = step.cache.layers[0].view_as(cache)
+    check(stored[slots], cache[slots])
     found = case.backend.attention(step, query, spec, case.weights, 0)
     expected = expected * spec.scale * HEAD_DIM**0.5  # the reference's own is 1 / sqrt(head_dim)
     for chunk in step.chunks:
         rows = slice(chunk.first_row, chunk.first_row + chunk.num_tokens)
-        part = attention(expected[rows], cache, step.slots[rows], chunk.start_position, window)
+        part = attention(expected[rows], cache, slots[rows], chunk.start_position, window)
         check(found[rows], part)
 
 

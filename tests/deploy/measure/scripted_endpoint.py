@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,4 +22,5 @@ def load(state):
 
 if __name__ == "__main__":
     options = ServeOptions(model="scripted", port=int(os.environ["PORT"]), drain_seconds=1)
-    sys.exit(start(Settings(serve=options), load))
+    with tempfile.TemporaryDirectory() as home:  # whose audit log is nobody's
+        sys.exit(start(Settings(serve=options, home=Path(home)), load))
