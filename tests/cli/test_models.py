@@ -5,6 +5,7 @@ import json
 import pytest
 
 from zse.cli import run
+from zse.cli.models import complete_known
 from zse.models.registry import known_models, select_models
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -95,6 +96,13 @@ def test_a_fetched_model_is_the_folder_in_the_hubs_cache(capsys, tmp_path, monke
         "revision": COMMIT,
         "size_bytes": 2,
     }
+
+
+def test_tab_completes_the_ids_of_the_registry():
+    found = complete_known("meta-llama/Llama-3.")
+    assert "meta-llama/Llama-3.2-1B-Instruct" in found
+    assert all(name.startswith("meta-llama/Llama-3.") for name in found)
+    assert complete_known("no-such") == []
 
 
 @pytest.mark.parametrize(

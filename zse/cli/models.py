@@ -13,7 +13,7 @@ from zse.cli.app import App, say
 from zse.cli.info import MaxContext
 from zse.cli.parameters import Json
 from zse.errors import UnsupportedModelError, UsageError
-from zse.models.registry import Category, find_known, search_models, select_models
+from zse.models.registry import Category, find_known, known_names, search_models, select_models
 from zse.units import GIB, memory_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ app = App(help="List, search, check and fetch the open models that zse knows.")
 
 def complete_known(incomplete: str) -> list[str]:
     """Offer the models of the registry."""
-    return [model.repository for model in search_models(incomplete)]
+    return [name for name in known_names() if name.startswith(incomplete)]
 
 
 Known = Annotated[

@@ -52,9 +52,14 @@ class KnownModel:
     facts: ModelFacts
 
 
+def known_names() -> list[str]:
+    """Return the repositories of the registry, without reading what they are."""
+    return list(_table()["models"])
+
+
 def known_models() -> Mapping[str, KnownModel]:
     """Return the models of the registry by their repositories."""
-    return {name: _known(name) for name in _table()["models"]}
+    return {name: _known(name) for name in known_names()}
 
 
 def find_known(repository: str) -> KnownModel:
@@ -63,10 +68,10 @@ def find_known(repository: str) -> KnownModel:
     Raises:
         NotFoundError: It is not in the registry; the hint names what is nearest.
     """
-    names = _table()["models"]
+    names = known_names()
     if repository in names:
         return _known(repository)
-    close = _nearest(repository, list(names))
+    close = _nearest(repository, names)
     meant = f"Did you mean {' or '.join(close)}? " if close else ""
     raise NotFoundError(
         f"the registry has no model {repository[:100]!r}",
@@ -152,4 +157,6 @@ def _config_of(shape: str, table: Mapping[str, Any]) -> dict[str, Any]:
     row = dict(table["shapes"][shape])
     family, sizes = row.pop("family"), row.pop("sizes")
     named = dict(zip(_SIZES, sizes, strict=True))
-    return {"model_type": family, **table["families"][family], **named, **row}
+    common = dict(table["families"][family])
+    empty = dict.fromkeys(common.pop("null", ()))
+    return {"model_type": family, **common, **empty, **named, **row}
