@@ -9,8 +9,8 @@ import typer
 
 from zse.cli.titled_tables import Table, print_tables
 from zse.device.known_gpus import smallest_gpu
+from zse.models.layer_spec import AttentionSpec
 from zse.models.memory import DEFAULT_CONTEXT, estimates_of
-from zse.models.spec import AttentionSpec
 from zse.units import memory_text
 
 if TYPE_CHECKING:

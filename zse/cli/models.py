@@ -55,7 +55,10 @@ def list_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the models of the registry, with what each takes on a GPU at 4096 tokens of context."""
+    """List models with the memory of each.
+
+    It is a GPU's, with 4096 tokens of context.
+    """
     if vram is not None and not 0 < vram < math.inf:
         raise UsageError(f"--vram {vram} is no size of a memory", hint="Write GiB: --vram 24.")
     limit = None if vram is None else vram * GIB
@@ -68,13 +71,16 @@ def search_command(
     words: Annotated[list[str], Argument(metavar="WORDS", help="All of them, in any case.")],
     as_json: Json = False,
 ) -> None:
-    """List the models of the registry whose name or category has every word."""
+    """List models by words of their names.
+
+    Every word is in the name or the category.
+    """
     _show_known(search_models(" ".join(words)), as_json=as_json)
 
 
 @app.command("info")
 def info_command(model: Known, max_context: MaxContext = 0, as_json: Json = False) -> None:
-    """Show a model of the registry: as `zse info` does, and where its numbers were read."""
+    """Show one as `zse info` does, and its source."""
     from zse.cli.model_report import describe_model, show_model
 
     known = find_known(model)
@@ -91,8 +97,9 @@ def info_command(model: Known, max_context: MaxContext = 0, as_json: Json = Fals
 
 @app.command("check")
 def check_command(model: Checked, max_context: MaxContext = 0, as_json: Json = False) -> None:
-    """Say whether zse runs a model, and whether this machine has the memory for it.
+    """Say whether zse runs a model here.
 
+    That is: whether its architecture is supported, and whether this machine has the memory.
     The exit code is 1 where it is not supported or fits at no scheme.
     """
     from zse.engine.recorded import recorded_facts
@@ -120,7 +127,10 @@ def check_command(model: Checked, max_context: MaxContext = 0, as_json: Json = F
 
 @app.command("pull")
 def pull_command(model: Known, as_json: Json = False) -> None:
-    """Fetch a model of the registry into the hub's cache, for `zse convert` and `zse serve`."""
+    """Fetch one into the hub's cache.
+
+    There `zse convert` and `zse serve` find it.
+    """
     repository = find_known(model).repository
     from zse.quantize.source import resolve_source
     from zse.settings import load_settings
