@@ -221,6 +221,16 @@ class Checkpoint:
             bare = bare.removeprefix(prefix)
         return name.startswith(self.spec.left_out) or bare.startswith(self.spec.left_out)
 
+    def _is_idle(self, name: str) -> bool:
+        """Whether it is a bias of zeros: older tools save one beside each quantized matrix."""
+        matrix = self._quantized.tensors.get(f"{name.removesuffix('bias')}weight")
+        if matrix is None or not name.endswith(".bias"):
+            return False
+        file, tensor = self._tensors[name]
+        if tensor.shape != matrix.shape[:1]:
+            return False
+        return not bool(file.read_rows(tensor, 0, tensor.num_rows).any())
+
     def _check_index(self) -> None:
         for name, shard in self.place.shard_of_tensors().items():
             if self._shards.get(name) != shard:
@@ -250,7 +260,7 @@ class Checkpoint:
         extra = sorted(
             name
             for name in set(self._tensors) - used - ignored
-            if not name.endswith(_IGNORED_SUFFIXES)
+            if not name.endswith(_IGNORED_SUFFIXES) and not self._is_idle(name)
         )
         self.left_out = [name for name in extra if self._is_left_out(name)]
         extra = [name for name in extra if not self._is_left_out(name)]

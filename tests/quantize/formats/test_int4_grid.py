@@ -20,6 +20,7 @@ from zse.engine.requirements import read_facts
 from zse.errors import CheckpointError, ConversionError, UnsupportedModelError
 from zse.format import Scheme, ZSEReader
 from zse.format.as_torch import stored_parts, unpack_nibbles
+from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.convert import convert_model
 from zse.settings import load_settings
 
@@ -39,10 +40,11 @@ def make(
     *,
     group_size: int = 64,
     order: torch.Tensor | None = None,
+    shape: dict[str, int] | None = None,
     **config: Any,
 ) -> dict[str, Grid]:
     """Write a checkpoint; return its grids by the name of the matrix."""
-    make_checkpoint(folder, family, num_hidden_layers=1, torch_dtype="float16")
+    make_checkpoint(folder, family, num_hidden_layers=1, torch_dtype="float16", **(shape or {}))
     grids: dict[str, Grid] = {}
 
     def quantized(base: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -161,6 +163,56 @@ def test_a_matrix_that_was_left_out_is_quantized_with_those_that_it_is_joined_to
     assert torch.equal(rows[128:192], plain.float())
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_experts_keep_their_codes(make_checkpoint: Any, tmp_path: Path, method: str) -> None:
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 64}
+    grids = make(make_checkpoint, tmp_path / "c", method, "qwen3_moe", shape=experts)
+    assert convert(tmp_path / "c").kept_packed == 4
+    prefix = "model.layers.0.mlp.experts"
+    names = [f"{prefix}.{index}.{name}_proj" for index in range(2) for name in ("gate", "up")]
+    with ZSEReader(tmp_path / "m.zse") as reader:
+        codes, scales, _ = parts_of(reader, "layers.0.experts.gate_up.weight")
+    assert torch.equal(codes, torch.cat([grids[name].codes for name in names]).to(torch.uint8))
+    assert torch.equal(scales, torch.cat([grids[name].scales for name in names]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_are_the_same_from_any_row_on(
+    make_checkpoint: Any, tmp_path: Path, method: str
+) -> None:
+    grid = make(make_checkpoint, tmp_path / "c", method)[DOWN]
+    with Checkpoint(tmp_path / "c") as checkpoint:
+        whole = checkpoint.read_int4(f"{DOWN}.weight", 0, 128)
+        for start, stop in ((0, 3), (5, 8), (7, 18), (121, 128)):
+            rows = checkpoint.read_rows(f"{DOWN}.weight", start, stop)
+            assert torch.equal(rows, grid.values()[start:stop])
+            for role, part in checkpoint.read_int4(f"{DOWN}.weight", start, stop).items():
+                assert torch.equal(part, whole[role][start:stop])
+
+
+def test_zero_points_of_gptq_are_any_of_sixteen(make_checkpoint: Any, tmp_path: Path) -> None:
+    grid = make(make_checkpoint, tmp_path / "c", "gptq")[DOWN]
+    zeros = torch.arange(grid.zeros.numel()).view(grid.zeros.shape) % 16
+    tensors = gptq_tensors(Grid(grid.codes, (zeros - 1) % 16 + 1, grid.scales))  # 0 less one: 15
+    edit_tensors(tmp_path / "c", {f"{DOWN}.{name}": part for name, part in tensors.items()})
+    with Checkpoint(tmp_path / "c") as checkpoint:
+        rows = checkpoint.read_rows(f"{DOWN}.weight", 0, 128)
+    assert torch.equal(rows, Grid(grid.codes, zeros, grid.scales).values())
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_a_bias_that_the_model_has_not_is_left_out_if_it_is_zero(
+    make_checkpoint: Any, tmp_path: Path, value: float
+) -> None:
+    make(make_checkpoint, tmp_path / "c", "gptq")
+    edit_tensors(tmp_path / "c", {f"{DOWN}.bias": torch.full((128,), value)})
+    if not value:
+        assert convert(tmp_path / "c").kept_packed == 4
+        return
+    with pytest.raises(CheckpointError, match=r"no place .*down_proj\.bias"):
+        convert(tmp_path / "c")
+
+
 def test_the_size_of_a_quantized_checkpoint_is_known_without_reading_it(
     make_checkpoint: Any, tmp_path: Path
 ) -> None:
@@ -178,6 +230,8 @@ def test_the_size_of_a_quantized_checkpoint_is_known_without_reading_it(
         ("gptq", {"group_size": 0}, "groups of 0"),
         ("gptq", {"group_size": "64"}, "group_size"),
         ("gptq", {"group_size": 96}, "groups of 96"),
+        ("gptq", {"format": "bitblas"}, "format is 'bitblas'"),
+        ("gptq", {"pack_dtype": "int16"}, "pack_dtype"),
         ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         ("awq", {"bits": 2}, "bits"),
         ("awq", {"version": "gemv"}, "version is 'gemv'; expected gemm"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zse.quantize.safetensors_file import StoredTensor
 
 _SHIFTS = tuple(range(0, 32, 4))
+_VERSIONS = ("gptq", "gptq_v2")
 
 
 class GPTQ:
@@ -44,10 +45,13 @@ class GPTQ:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         whole_number("bits", config.get("bits"), 4)
-        refuse_unless(config, "checkpoint_format", "gptq", "gptq_v2")
+        for name in ("checkpoint_format", "format"):
+            refuse_unless(config, name, *_VERSIONS)
+        refuse_unless(config, "pack_dtype", "int32")
         refuse_unless(config, "is_marlin_format", False)
         self._group_size = whole_number("group_size", config.get("group_size"))
-        self._stored_less = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
+        version = config.get("checkpoint_format") or config.get("format") or _VERSIONS[0]
+        self._stored_less = 1 if version == _VERSIONS[0] else 0
         needed = ("qweight", "qzeros", "scales")
         self.required: tuple[str, ...] = (*needed, "g_idx") if config.get("desc_act") else needed
         self._latest = LatestNumbers()
@@ -64,4 +68,5 @@ class GPTQ:
         return nibbles.view(-1, stop - start).t()
 
     def zeros(self, packed: torch.Tensor) -> torch.Tensor:
-        return unpacked_columns(packed, _SHIFTS) + self._stored_less
+        # A zero point of 0, less one, is stored as 15.
+        return (unpacked_columns(packed, _SHIFTS) + self._stored_less) & 15

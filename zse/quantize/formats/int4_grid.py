@@ -119,10 +119,9 @@ class Int4Matrix:
     def read_rows(self, start: int, stop: int) -> torch.Tensor:
         """Return rows as float32: code minus zero point, times scale."""
         numbers = self._latest.of(self)
-        group = self._group_of_inputs()
         codes = self._order.codes(numbers.packed, start, stop)
-        centered = codes - numbers.zeros[start:stop].index_select(1, group)
-        return centered * numbers.scales[start:stop].index_select(1, group)
+        centered = codes - self._of_inputs(numbers.zeros[start:stop])
+        return centered * self._of_inputs(numbers.scales[start:stop])
 
     def read_int4(self, start: int, stop: int) -> dict[str, torch.Tensor]:
         """Return qweight with the same codes, and scale_zero: both numbers rounded to float16.
@@ -180,10 +179,11 @@ class Int4Matrix:
             )
         return torch.equal(found, torch.arange(columns, dtype=torch.int32) // self.group_size)
 
-    def _group_of_inputs(self) -> torch.Tensor:
+    def _of_inputs(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return [rows, K] of the numbers of groups, [rows, K/G]."""
         if self._is_ordered:
-            return torch.arange(self.shape[1], dtype=torch.int32) // self.group_size
-        return self._parts["g_idx"].read()
+            return numbers.repeat_interleave(self.group_size, dim=1)
+        return numbers.index_select(1, self._parts["g_idx"].read())
 
 
 def unpacked_columns(packed: torch.Tensor, shifts: tuple[int, ...]) -> torch.Tensor:
