@@ -78,7 +78,7 @@ def test_a_model_that_is_too_large_or_not_supported_ends_in_one(capsys, tmp_path
 
 
 def test_a_fetched_model_is_the_folder_in_the_hubs_cache(capsys, tmp_path, monkeypatch):
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     name = "HuggingFaceTB/SmolLM2-135M-Instruct"
