@@ -104,6 +104,18 @@ def test_tokens_of_users_are_found_in_texts_and_kept_in_answers() -> None:
     assert tokenizer.decode(ids).endswith("<|x|>")
 
 
+def test_runs_of_spaces_are_tokens_like_others() -> None:
+    settings = by_scores()
+    settings["tokenizer.ggml.tokens"].append("   ")
+    settings["tokenizer.ggml.tokens"].append("\u2581\u2581")
+    settings["tokenizer.ggml.token_type"] += [4, 1]
+    settings["tokenizer.ggml.scores"] += [-1.0, -2.0]
+    tokenizer = rebuilt(settings)
+    assert tokenizer.encode("he   he", add_special_tokens=False).tokens == [
+        "\u2581", "he", "\u2581\u2581\u2581", "he",
+    ]  # fmt: skip
+
+
 def test_no_prefix_is_put_in_front_where_the_file_says_so() -> None:
     tokenizer = rebuilt(by_scores() | {"tokenizer.ggml.add_space_prefix": False})
     assert tokenizer.encode("hello", add_special_tokens=False).tokens == ["hello"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, UnsupportedModelError
@@ -11,8 +12,8 @@ from zse.quantize.gguf.pre_tokenizers import PRE_TOKENIZERS, byte_level
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_UNKNOWN, _CONTROL, _OF_USERS = 2, 3, 4
-"""Kinds of tokens (``llama_token_type``); 1 is a usual one, 6 a byte."""
+_USUAL, _UNKNOWN, _CONTROL, _OF_USERS = 1, 2, 3, 4
+"""Kinds of tokens (``llama_token_type``); 6 is a byte."""
 _WORD_START = "\u2581"
 _HINT = "Name a folder that holds the model's tokenizer.json with --tokenizer FOLDER."
 
@@ -41,11 +42,25 @@ class _Vocabulary:
     def __init__(self, settings: Mapping[str, Any], where: str) -> None:
         self._settings = settings
         self._where = where
-        self._tokens: list[str] = self._list("tokens", str)
-        self._kinds: list[int] = self._list("token_type", int)
+        self._tokens: list[str] = list(self._list("tokens", str))
+        self._kinds: list[int] = list(self._list("token_type", int))
+        self._restored = self._restore_spaces()
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         if len(self._ids) != len(self._tokens):
             raise self._broken("two tokens are written alike")
+
+    def _restore_spaces(self) -> set[int]:
+        """Make tokens of spaces alone usual ones again, and return which those are.
+
+        llama.cpp's converter writes SentencePiece's runs of them as what they stand for.
+        """
+        restored = set()
+        if self._settings.get("tokenizer.ggml.model") == "llama":
+            for number, (token, kind) in enumerate(zip(self._tokens, self._kinds, strict=True)):
+                if kind == _OF_USERS and token and not token.strip(" "):
+                    self._tokens[number], self._kinds[number] = _WORD_START * len(token), _USUAL
+                    restored.add(number)
+        return restored
 
     def document(self) -> dict[str, Any]:
         """Return the tokenizer.json.
@@ -108,7 +123,10 @@ class _Vocabulary:
 
     def _by_scores(self) -> tuple[dict[str, Any], bool]:
         """Letters, merged by the score of what comes of it, bytes where there is no letter."""
-        scores = self._list("scores", float)
+        scores = [
+            math.inf if number in self._restored else score  # runs of spaces are whole before all
+            for number, score in enumerate(self._list("scores", float))
+        ]
         begins = self._flag("add_space_prefix", default=True)
         space = {"type": "Replace", "pattern": {"String": " "}, "content": _WORD_START}
         prefix = {"type": "Prepend", "prepend": _WORD_START}
@@ -135,15 +153,14 @@ class _Vocabulary:
         SentencePiece merges the neighbours whose token has the highest score.
         """
         ids, found = self._ids, []
-        for token, score, kind in zip(self._tokens, scores, self._kinds, strict=True):
+        rows = enumerate(zip(self._tokens, scores, self._kinds, strict=True))
+        for number, (token, score, kind) in rows:
             if kind in (_UNKNOWN, _CONTROL, _OF_USERS):
                 continue
             for cut in range(1, len(token)):
                 left, right = token[:cut], token[cut:]
                 if left in ids and right in ids:
-                    found.append(
-                        (-score, -len(left), -len(right), -ids[left], -ids[right], left, right)
-                    )
+                    found.append((-score, number, ids[left], left, right))
         return [[left, right] for *_, left, right in sorted(found)]
 
     def _merged(
