@@ -90,14 +90,19 @@ class Attending:
             (Register.ARRIVED, self._arrived),
         ):
             self._step.registers[register] = tensor.data_ptr()
-        self._operations = (Operation * layers)(
+        self._operations = self._record(layers)
+
+    def _record(self, layers: int) -> ctypes.Array[Operation]:
+        """Return the list that a step walks: attention alone, layer by layer."""
+        operations = (Operation * layers)(
             *(
                 Operation(kind=Kind.ATTEND, layer=layer, input=Register.QKV, output=Register.MIXED)
                 for layer in range(layers)
             )
         )
-        for operation in self._operations:
+        for operation in operations:
             operation.attention = ctypes.pointer(self._attention)
+        return operations
 
     def run(self, pool: Pool) -> None:
         pool.library.run(pool.handle, self._operations, len(self._operations), self._step)
