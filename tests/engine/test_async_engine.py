@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from zse.engine.async_engine import AsyncEngine
@@ -356,6 +358,23 @@ def test_an_answer_that_nobody_takes_ends_in_the_engine_at_its_bound(engine, let
         async_engine.close()
 
     asyncio.run(main())
+
+
+def test_engines_that_come_and_go_in_a_loop_leave_no_descriptor(make_engine):
+    async def main():
+        counts = []
+        for _ in range(3):
+            async_engine = make_engine()
+            await collect(async_engine)
+            async_engine.close()
+            await asyncio.sleep(0.01)
+            del async_engine
+            gc.collect()
+            counts.append(psutil.Process().num_fds())
+        return counts
+
+    first, _, last = asyncio.run(main())
+    assert last == first
 
 
 def test_a_tenants_crowd_does_not_hold_up_another_tenants_request(engine, make_engine):

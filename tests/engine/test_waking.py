@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
+import psutil
 import pytest
 
 from zse.engine.inbox import Inbox, UnreadBounds
@@ -44,6 +46,23 @@ def test_letters_of_a_thread_are_read_in_their_order_and_its_failure_last():
         return texts
 
     assert asyncio.run(run()) == [str(number) for number in range(1000)]
+
+
+def test_closed_it_brings_what_was_rung_for_and_leaves_no_descriptor():
+    async def run():
+        gc.collect()
+        before = psutil.Process().num_fds()
+        for number in range(3):
+            doorbell, inbox = Doorbell(asyncio.get_running_loop()), open_inbox()
+            doorbell.ring([(inbox, Delta(0, str(number)))])
+            doorbell.close()
+            assert (await inbox.get()).text == str(number)
+            del doorbell
+        await asyncio.sleep(0)
+        gc.collect()
+        return psutil.Process().num_fds() - before
+
+    assert asyncio.run(run()) == 0
 
 
 def test_a_loop_that_is_late_hands_all_that_has_come_to_its_readers_at_once():

@@ -235,6 +235,7 @@ class AsyncEngine:
         self._commands.put(lambda: None)  # wakes the thread
         self._thread.join(_JOIN_SECONDS)
         self._streams.fail_all(lambda: ShuttingDownError("the engine was closed"))
+        self._streams.close()
         if self._thread.is_alive():
             logger.error("a step does not end: its memory is left to the end of the process")
             return

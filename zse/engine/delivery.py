@@ -111,6 +111,12 @@ class StreamsInFlight:
             _fail(stream, make_error())
             self.remove(stream)
 
+    def close(self) -> None:
+        """Let go of the loops, behind what was brought to them; in any thread."""
+        doorbells, self._doorbells = self._doorbells, {}
+        for doorbell in doorbells.values():
+            doorbell.close()
+
     def _inboxes(self) -> list[Inbox]:
         return [stream.inbox for stream in list(self._streams.values())]
 

@@ -7,6 +7,7 @@ one more for the task that this woke.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import weakref
 from collections import deque
@@ -43,6 +44,16 @@ class Doorbell:
             raise RuntimeError("the event loop is closed")
         self._letters.append(letters)
         os.eventfd_write(self._bell, 1)
+
+    def close(self) -> None:
+        """Bring what was rung for, then listen no more; called in any thread."""
+        with contextlib.suppress(RuntimeError):  # a closed loop listens to nothing
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        os.eventfd_write(self._bell, 1)  # nothing may have been rung for
+        self._answer()
+        self._loop.remove_reader(self._bell)  # which was what kept this, and the descriptor
 
     def _answer(self) -> None:
         """Fill all inboxes before anybody reads: a loop that is late writes what came in one."""
