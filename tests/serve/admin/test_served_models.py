@@ -77,9 +77,10 @@ def test_memory_comes_back(served):
             assert served.http.post(UNLOAD, json={"model": "a"}).status_code == 200
         return most
 
-    before = most_bytes(24)  # by then it has grown to what it keeps
+    # Once, near the twentieth round, it grows by 5 MB; behind that it stays within 0.2%.
+    before = most_bytes(48)
     num_descriptors = process.num_fds()
-    assert most_bytes(12) < before * 1.1
+    assert most_bytes(12) < before * 1.05
     assert process.num_fds() <= num_descriptors + 2  # connections of the client
     assert served.gauge("zse_in_flight") == 0
     blocks = served.http.get("/api/stats/models").json()["models"]

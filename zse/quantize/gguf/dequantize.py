@@ -201,12 +201,10 @@ _BLOCKS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType
 def _by_package(blocks: torch.Tensor, kind: BlockType) -> torch.Tensor:
     with needing("gguf", f"reading numbers of type {kind.name}"):
         import gguf
-    try:
-        number = gguf.GGMLQuantizationType[kind.name]
-        found: Any = gguf.dequantize(blocks.numpy(), number)
-    except (KeyError, NotImplementedError) as error:
+    if kind.name not in gguf.GGMLQuantizationType.__members__:
         raise UnsupportedModelError(
             f"numbers of type {kind.name} are not known to the package gguf that is installed",
             hint="Install a newer one, or convert the checkpoint that the file was made from.",
-        ) from error
+        )
+    found: Any = gguf.dequantize(blocks.numpy(), gguf.GGMLQuantizationType[kind.name])
     return torch.from_numpy(found).reshape(-1).float()
