@@ -38,6 +38,7 @@ def start_paced(start_command):
 
 def test_after_sigterm_new_work_is_answered_until_balancers_have_noticed(start_paced):
     server = start_paced("--leave-seconds", "60")
+    server.wait_for_line("ready")
     assert server.http.get(READY).status_code == 200
     server.process.terminate()
     server.wait_for_line("draining")
