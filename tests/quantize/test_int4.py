@@ -83,3 +83,18 @@ def test_input_is_left_alone() -> None:
     before = weight.clone()
     quantize_int4(weight, 128)
     assert torch.equal(weight, before)
+
+
+def test_error_moves_to_inputs_that_count_little() -> None:
+    weight = random_weight("gaussian")
+    importance = torch.rand(weight.shape[1]).square() + 1e-3
+    parts = quantize_int4(weight, 128, importance)
+    weighted = restored(Scheme.INT4, parts, weight.shape, 128) - weight
+    plain = come_back(weight) - weight
+    assert (weighted.square() * importance).sum() < 0.95 * (plain.square() * importance).sum()
+
+
+def test_equal_importance_changes_nothing() -> None:
+    weight = random_weight("5")
+    plain, counted = quantize_int4(weight, 64), quantize_int4(weight, 64, torch.full((512,), 2.0))
+    assert all(torch.equal(plain[role], counted[role]) for role in plain)

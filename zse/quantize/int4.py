@@ -21,10 +21,41 @@ CLIP_RATIOS = (1.0, 0.9, 0.8)
 REFINE_ROUNDS = 4
 
 
-def quantize_int4(rows: torch.Tensor, group_size: int) -> dict[str, torch.Tensor]:
+@record
+class Fitted:
+    """Codes of weights, and the numbers by which they stand for them."""
+
+    codes: torch.Tensor
+    """uint8 [num_rows, K], 0 to 15."""
+    scale_zero: torch.Tensor
+    """float16 [num_rows, K/G, 2]: the scale of a code, and what is added to the product."""
+
+
+def quantize_int4(
+    rows: torch.Tensor, group_size: int, importance: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
     """Quantize [num_rows, K] float32 to qweight uint8 [num_rows, K/2], scale_zero int32.
 
-    Scales and zero points are [num_rows, K/G] for groups of G along K.
+    Scales and zero points are [num_rows, K/G] for groups of G along K; ``importance`` is as for
+    ``fit``.
+
+    Raises:
+        ConversionError: A group's range is not finite.
+    """
+    fitted = fit(rows, group_size, importance)
+    # On a little-endian machine the first float16 of a pair is the low half of the int32.
+    pairs = fitted.scale_zero.view(torch.int32).squeeze(2)
+    return {"qweight": pack_int4(fitted.codes, group_size), "scale_zero": pairs}
+
+
+def fit(rows: torch.Tensor, group_size: int, importance: torch.Tensor | None = None) -> Fitted:
+    """Find codes, scales and offsets that stand for [num_rows, K] float32, which is left alone.
+
+    Args:
+        rows: The weights.
+        group_size: G, weights along K that share a scale and an offset.
+        importance: [K] float32 above 0: what the squared error of an input's weights counts, such
+            as the mean square of that input; None: all count alike.
 
     Raises:
         ConversionError: A group's range is not finite.
@@ -34,14 +65,17 @@ def quantize_int4(rows: torch.Tensor, group_size: int) -> dict[str, torch.Tensor
     groups = rows.reshape(-1, group_size).t().contiguous()
     low, high = groups.amin(0), groups.amax(0)
     check_finite({"range": high - low}, Scheme.INT4)
-    scale, offset = _refined(groups, low, high)
+    counts = None
+    if importance is not None:
+        counts = importance.reshape(-1, group_size).t().repeat(1, num_rows)
+    scale, offset = _refined(groups, low, high, counts)
     scale_zero = torch.stack((scale.half(), offset.half()), dim=1)  # [num_groups, 2]
     scale, offset = scale_zero[:, 0].float(), scale_zero[:, 1].float()
-    codes = _round_codes_(groups.sub_(offset), _inverse(scale))
-    flat = codes.to(torch.uint8).t().reshape(num_rows, columns)
-    # On a little-endian machine the first float16 of a pair is the low half of the int32.
-    pairs = scale_zero.view(torch.int32).view(num_rows, columns // group_size)
-    return {"qweight": pack_int4(flat, group_size), "scale_zero": pairs}
+    codes = _round_codes_(groups.sub_(offset), _inverse(scale)).to(torch.uint8)
+    return Fitted(
+        codes=codes.t().reshape(num_rows, columns),
+        scale_zero=scale_zero.view(num_rows, columns // group_size, 2),
+    )
 
 
 @record
@@ -55,46 +89,62 @@ class _Fit:
 
 
 def _refined(
-    groups: torch.Tensor, low: torch.Tensor, high: torch.Tensor
+    groups: torch.Tensor, low: torch.Tensor, high: torch.Tensor, counts: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scale and offset [num_groups] that approximate groups [group_size, num_groups]."""
+    """Return scale and offset [num_groups] that approximate groups [group_size, num_groups].
+
+    ``counts`` is what the error of each weight counts, of the shape of ``groups``.
+    """
     # Three buffers serve every round: fresh ones would cost more in page faults than the sums.
     codes, work = torch.empty_like(groups), groups.clone()
-    mean = tree_sum_(work) / groups.shape[0]
+    total = torch.tensor(float(groups.shape[0])) if counts is None else tree_sum_(counts.clone())
+    mean = _sum_(work, counts) / total
     centered = groups - mean  # sums of products then lose no digits to the mean
     middle, width = (low + high) * 0.5 - mean, (high - low) / MAX_CODE
+    sums = _Sums(centered=centered, counts=counts, total=total, codes=codes, work=work)
     best: _Fit | None = None
     for ratio in CLIP_RATIOS:
         scale = width * ratio
-        fit = _fit(centered, scale, middle - scale * (MAX_CODE / 2), codes, work)
-        best = fit if best is None else _better(best, fit)
+        fitted = _fit(sums, scale, middle - scale * (MAX_CODE / 2))
+        best = fitted if best is None else _better(best, fitted)
     assert best is not None
     for _ in range(REFINE_ROUNDS):
-        best = _better(best, _fit(centered, best.scale, best.offset, codes, work))
+        best = _better(best, _fit(sums, best.scale, best.offset))
     # A group whose weights are all equal has no slope: its offset alone is exact.
     constant = best.scale == 0
     return best.scale, torch.where(constant, low, best.offset + mean)
 
 
-def _fit(
-    centered: torch.Tensor,
-    scale: torch.Tensor,
-    offset: torch.Tensor,
-    codes: torch.Tensor,
-    work: torch.Tensor,
-) -> _Fit:
-    """Round to codes with this scale and offset, then fit scale and offset to those codes.
+@record
+class _Sums:
+    """What every round sums over: [group_size, num_groups], but for the total."""
 
-    ``codes`` and ``work`` are scratch of the shape of ``centered``.
-    """
-    size = centered.shape[0]
-    _round_codes_(torch.sub(centered, offset, out=codes), _inverse(scale))
-    product = tree_sum_(torch.mul(codes, centered, out=work))
+    centered: torch.Tensor
+    """Weights less their group's mean."""
+    counts: torch.Tensor | None
+    total: torch.Tensor
+    """Sum of the counts of a group."""
+    codes: torch.Tensor
+    """Scratch, as is ``work``."""
+    work: torch.Tensor
+
+
+def _fit(sums: _Sums, scale: torch.Tensor, offset: torch.Tensor) -> _Fit:
+    """Round to codes with this scale and offset, then fit scale and offset to those codes."""
+    codes, work, counts = sums.codes, sums.work, sums.counts
+    _round_codes_(torch.sub(sums.centered, offset, out=codes), _inverse(scale))
+    product = _sum_(torch.mul(codes, sums.centered, out=work), counts).clone()
     # Sums of small whole numbers are exact in float32 whatever the order.
-    code_mean = codes.sum(0) / size
-    variance = codes.square_().sum(0) - code_mean * code_mean * size
+    code_mean = _sum_(work.copy_(codes), counts) / sums.total
+    squares = _sum_(torch.mul(codes, codes, out=work), counts)
+    variance = squares - code_mean * code_mean * sums.total
     fitted = torch.where(variance > 0, product / variance.clamp(min=1e-9), torch.zeros_like(scale))
     return _Fit(scale=fitted, offset=-fitted * code_mean, explained=fitted * product)
+
+
+def _sum_(values: torch.Tensor, counts: torch.Tensor | None) -> torch.Tensor:
+    """Sum over a group what its numbers count; ``values`` are used up, and hold the sum."""
+    return tree_sum_(values if counts is None else values.mul_(counts))
 
 
 def _better(first: _Fit, second: _Fit) -> _Fit:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def quantize_rows(
-    scheme: Scheme, rows: torch.Tensor, group_size: int = 0
+    scheme: Scheme,
+    rows: torch.Tensor,
+    group_size: int = 0,
+    importance: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
     """Return the parts of some rows by role, as in ``parts_for``.
 
@@ -30,13 +33,14 @@ def quantize_rows(
         scheme: How they are stored.
         rows: [num_rows, K] float32; of any shape and type for a plain scheme, which rounds them.
         group_size: Elements along K that share a scale (int4 and nf4; always 32 for mxfp4).
+        importance: [K] float32 above 0: what the squared error of an input's weights counts (int4).
 
     Raises:
         ConversionError: A value is infinite, not a number, or out of the scheme's range. (Float16
             ends at 65504: a larger bfloat16 weight is an error and not an infinity in the file.)
     """
     if scheme is Scheme.INT4:
-        parts = quantize_int4(rows, group_size)
+        parts = quantize_int4(rows, group_size, importance)
     elif scheme is Scheme.NF4:
         parts = quantize_nf4(rows, group_size)
     elif scheme is Scheme.MXFP4:
