@@ -23,8 +23,8 @@ Out = Annotated[
     str, Option("-o", "--out", metavar="OUT", help="The file: a path or s3://bucket/key.")
 ]
 LinearScheme = Annotated[
-    Literal["int4", "nf4", "mxfp4", "int8", "fp16", "bf16"],
-    Option(help="How linear layers are stored."),
+    Literal["int4", "nf4", "mxfp4", "int8", "fp16", "bf16"] | None,
+    Option(help="How linear layers are stored.  [int4, or what a quantized checkpoint has]"),
 ]
 GroupSize = Annotated[
     Literal["32", "64", "128"] | None,
@@ -54,7 +54,7 @@ app = App()
 def command(
     model: Model,
     out: Out,
-    quant: LinearScheme = "int4",
+    quant: LinearScheme = None,
     group_size: GroupSize = None,
     lm_head: HeadScheme = "auto",
     revision: Revision = None,

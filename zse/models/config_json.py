@@ -72,7 +72,8 @@ class ConfigJSON:
                 raise UnsupportedModelError(
                     "the checkpoint is quantized already "
                     f"(quantization_config: {str(method)[:100]!r})",
-                    hint="Convert the one that was not quantized, or one in GPTQ, AWQ or FP8.",
+                    hint="Convert the one that was not quantized, or one in GPTQ, AWQ, FP8, "
+                    "compressed-tensors or bitsandbytes.",
                 )
             self._packing = str(method)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from zse.models.weights import WeightSpec
 
 QUANTIZATIONS = ("int4", "nf4", "mxfp4", "int8", "fp16", "bf16")
+DEFAULT_QUANTIZATION = "int4"
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
 DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64, "mxfp4": 32}
 _PLAIN = ("fp16", "bf16")
@@ -47,13 +48,15 @@ class Storage:
         UsageError: A value is not one of those listed, or the combination has no meaning.
     """
 
-    quantization: str = "int4"
+    quantization: str = DEFAULT_QUANTIZATION
     """Scheme of the linear layers: int4, nf4, mxfp4, int8, fp16 or bf16."""
     group_size: int | None = None
     """Weights that share a scale: 128, 64 or 32; None means 128 for int4, 64 for nf4. Always 32 for
     mxfp4."""
     lm_head: str = "auto"
     """Scheme of the head: int8, fp16, bf16, or auto (INT8 unless all is 16-bit)."""
+    is_default: bool = False
+    """Nobody chose the scheme: a checkpoint that came quantized stays as it is, as far as can be."""
 
     def __post_init__(self) -> None:
         _check_choice("quantization", self.quantization, QUANTIZATIONS)

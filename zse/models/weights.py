@@ -31,11 +31,14 @@ added up afterwards), or not at all: every device has all of it."""
 class Packing:
     """A scheme that a checkpoint's numbers have already. They are kept as they are."""
 
-    scheme: Literal["mxfp4", "int4"]
+    scheme: Literal["mxfp4", "int4", "nf4", "int8"]
     group_size: int
+    is_matrix: bool = True
+    """Whether a format of quantized checkpoints shows it as a matrix (``zse.quantize.formats``);
+    else the family itself names its tensors: those of blocks and of scales."""
 
 
-MXFP4 = Packing(scheme="mxfp4", group_size=MXFP4_GROUP)
+MXFP4 = Packing(scheme="mxfp4", group_size=MXFP4_GROUP, is_matrix=False)
 
 
 @record

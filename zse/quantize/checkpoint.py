@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zse.errors import CheckpointError
 from zse.format.mxfp4 import MXFP4_GROUP
 from zse.models.families import read_checkpoint
-from zse.models.weights import MXFP4, Packing
+from zse.models.weights import MXFP4
 from zse.quantize.formats import unquantized_config
 from zse.quantize.formats.find import format_of
 from zse.quantize.formats.quantized import QuantizedMatrices, quantized_in
@@ -103,7 +103,7 @@ class Checkpoint:
         """Our tensors in execution order, as the configuration prescribes them.
 
         Heads that guess further tokens follow, where the checkpoint has all of their tensors.
-        Weights whose codes are those of our INT4 have it as their packing.
+        Weights whose codes a scheme of ours holds have it as their packing.
         """
         groups = [*self.spec.groups(), *filter(self._holds, self.spec.spare_groups())]
         return [
@@ -111,13 +111,14 @@ class Checkpoint:
         ]
 
     @cached_property
-    def widened(self) -> int:
-        """Weights that came quantized and cannot be kept so: how many."""
-        return sum(
-            weight.packing is None
-            and any(self._stored_name(piece) in self._quantized for piece in weight.pieces())
+    def widened(self) -> frozenset[str]:
+        """Names of the weights that came quantized and cannot be kept so."""
+        return frozenset(
+            weight.name
             for group in self.plan
             for weight in group.weights
+            if weight.packing is None
+            and any(self._stored_name(piece) in self._quantized for piece in weight.pieces())
         )
 
     @property
@@ -136,9 +137,9 @@ class Checkpoint:
         file, tensor = self._find(name)
         return file.read_rows(tensor, start, stop)
 
-    def read_int4(self, name: str, start: int, stop: int) -> dict[str, torch.Tensor]:
-        """Return rows of a matrix that is kept, as a file has them: qweight and scale_zero."""
-        return self._quantized.read_int4(self.tensor(name).name, start, stop)
+    def read_packed(self, name: str, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """Return rows of a matrix that is kept, as a file has them: the parts of its scheme."""
+        return self._quantized.read_packed(self.tensor(name).name, start, stop)
 
     def close(self) -> None:
         while self._files:
@@ -180,12 +181,12 @@ class Checkpoint:
         return "" if found is None else found[1].name
 
     def _as_packed(self, weight: WeightSpec) -> WeightSpec:
-        """Return a weight with its packing where each of its pieces has codes of our INT4."""
-        sizes = {self._quantized.int4_group(self._stored_name(piece)) for piece in weight.pieces()}
+        """Return a weight with its packing where all of its pieces have codes of one scheme."""
+        found = {self._quantized.packing(self._stored_name(piece)) for piece in weight.pieces()}
+        packing = found.pop()
         is_as_it_was = weight.factor == 1.0 and not weight.offset
-        if len(sizes) != 1 or 0 in sizes or not is_as_it_was or not weight.is_product:
+        if found or packing is None or not is_as_it_was or not weight.is_product:
             return weight
-        packing = Packing(scheme="int4", group_size=sizes.pop())
         sources = tuple(replace(source, packing=packing) for source in weight.sources)
         return replace(weight, sources=sources)
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from zse import __version__
 from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
-from zse.models.storage import Storage
+from zse.models.storage import DEFAULT_QUANTIZATION, Storage
 from zse.quantize.checkpoint import Checkpoint
+from zse.quantize.choice import SchemeChoice
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
 from zse.quantize.report import Written, stage
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 def convert_model(
     model: str | Path,
     out: str | Path,
-    quantization: str = "int4",
+    quantization: str | None = None,
     *,
     group_size: int | None = None,
     lm_head: str = "auto",
@@ -59,7 +60,8 @@ def convert_model(
         model: A checkpoint folder, a hub id (``owner/name``), ``s3://bucket/folder/``, or a
             built-in's name.
         out: A path, or ``s3://bucket/key``.
-        quantization: ``int4``, ``nf4``, ``mxfp4``, ``int8``, ``fp16`` or ``bf16``.
+        quantization: ``int4``, ``nf4``, ``mxfp4``, ``int8``, ``fp16`` or ``bf16``; None means
+            ``int4``, and for a checkpoint that came quantized what it has.
         group_size: 128, 64 or 32 (int4, nf4); None means 128 for int4, 64 for nf4.
         lm_head: ``auto``, ``int8``, ``fp16`` or ``bf16``.
         revision: Branch, tag or commit of a hub id.
@@ -84,7 +86,10 @@ def convert_model(
         StoreError: The upload failed.
     """
     storage = Storage(
-        quantization=quantization.lower(), group_size=group_size, lm_head=lm_head.lower()
+        quantization=(quantization or DEFAULT_QUANTIZATION).lower(),
+        group_size=group_size,
+        lm_head=lm_head.lower(),
+        is_default=quantization is None,
     )
     texts = TextOptions(
         tokenizer=_path(tokenizer),
@@ -183,13 +188,14 @@ def convert_source(
     """
     notify = progress or (lambda _now: None)
     with Checkpoint(source.path) as checkpoint:
+        choice = SchemeChoice(options, checkpoint)
         groups = [
-            (group.name, [(tensor, options.plan_tensor(tensor)) for tensor in group.weights])
+            (group.name, [(tensor, choice.plan_tensor(tensor)) for tensor in group.weights])
             for group in checkpoint.plan
         ]
         sections = collect_sections(checkpoint, texts)
         warnings = check_texts(dict(sections), checkpoint.spec, texts)
-        not_as_asked = options.count_int8_instead(checkpoint.plan)
+        not_as_asked = choice.options.count_int8_instead(checkpoint.plan)
         with ZSEWriter(
             target,
             architecture=checkpoint.spec.family,
@@ -198,7 +204,7 @@ def convert_source(
                 "source": source.name,
                 "revision": source.revision,
                 "tool": f"zse {__version__}",
-                "options": options.to_json(),
+                "options": choice.options.to_json(),
                 **texts.to_json(),
             },
             resume=resume,
@@ -221,17 +227,10 @@ def convert_source(
             warnings=(
                 *not_as_asked.warnings,
                 *warnings,
-                *_widened(checkpoint),
+                *choice.notes(),
                 *_left_out(checkpoint),
             ),
         )
-
-
-def _widened(checkpoint: Checkpoint) -> tuple[str, ...]:
-    if checkpoint.format is None or not (count := checkpoint.widened):
-        return ()
-    title = checkpoint.format.title
-    return (f"{count} matrices came as {title}; they were widened to float32 and stored anew.",)
 
 
 def _left_out(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from zse.errors import needing
 from zse.format.reader import ZSEReader as FileReader
 from zse.format.spec import VERSION
 from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
-from zse.models.storage import Storage
+from zse.models.storage import DEFAULT_QUANTIZATION, Storage
 from zse.quantize.source import fingerprint, resolve_source
 from zse.quantize.text_files import TextOptions
 from zse.settings import Settings, load_settings
@@ -33,7 +33,6 @@ StageProgress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done_bytes, total_bytes)``; a stage is ``fetch`` or ``convert``."""
 # The built-in model is small enough that 8 bits cost nothing; it is the sure choice.
 _BUILTIN_QUANTIZATION = "int8"
-_OTHER_QUANTIZATION = "int4"
 
 
 def locate_model(
@@ -51,7 +50,7 @@ def locate_model(
     Args:
         model: Anything ``resolve_model`` knows. What is behind an address is fetched, what is a
             checkpoint is converted.
-        quant: As for ``convert_model``; None means int8 for built-ins, int4 for others.
+        quant: As for ``convert_model``, but None means int8 for built-ins.
 
     Raises:
         UsageError: The address is malformed.
@@ -67,9 +66,10 @@ def locate_model(
     if isinstance(named, RemoteFile):
         return cache.fetch(named.location, partial(notify, "fetch"))
     is_builtin = isinstance(named, Builtin)
-    quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else _OTHER_QUANTIZATION)
-    quant = quant.lower()
-    options = Storage(quantization=quant)
+    quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else None)
+    is_default = quant is None
+    quant = (quant or DEFAULT_QUANTIZATION).lower()
+    options = Storage(quantization=quant, is_default=is_default)
     source = resolve_source(model, settings, check=TextOptions().check_names)
     key = {
         "checkpoint": fingerprint(source.path),
@@ -78,6 +78,7 @@ def locate_model(
         "format": VERSION,
         "tool": __version__,
         "options": options.to_json(),
+        "is_default": is_default,
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)

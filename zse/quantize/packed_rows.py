@@ -8,7 +8,6 @@ import torch
 
 from zse.errors import ConversionError
 from zse.format.mxfp4 import MAX_EXPONENT, MXFP4_GROUP
-from zse.models.weights import MXFP4
 from zse.quantize.checkpoint import tensors_of
 from zse.quantize.packing import pack_int4
 from zse.quantize.source_rows import reordered
@@ -30,17 +29,17 @@ def read_packed(
         ConversionError: An exponent or a scale stands for no number that the scheme can hold.
     """
     assert source.packing is not None
-    read = _read_mxfp4 if source.packing == MXFP4 else _read_int4
+    read = _read_matrix if source.packing.is_matrix else _read_mxfp4
     parts = read(checkpoint, source, start, stop)
     if source.order is None:
         return parts
     return {role: reordered(part, source.order) for role, part in parts.items()}
 
 
-def _read_int4(
+def _read_matrix(
     checkpoint: Checkpoint, source: Source, start: int, stop: int
 ) -> dict[str, torch.Tensor]:
-    return checkpoint.read_int4(source.name, start, stop)
+    return checkpoint.read_packed(source.name, start, stop)
 
 
 def _read_mxfp4(

@@ -31,10 +31,12 @@ _TORCH = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     _PACKED: torch.uint8,
+    "I8": torch.int8,
     "I32": torch.int32,
+    "I64": torch.int64,
     "F8_E4M3": torch.float8_e4m3fn,
 }
-"""Types that are read: the last three only of what is quantized already."""
+"""Types that are read: the last five only of what is quantized already."""
 
 
 @record

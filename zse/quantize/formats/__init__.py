@@ -1,8 +1,8 @@
 """Checkpoints whose numbers came quantized: a module for each format.
 
 A format says which tensors stand for one matrix; whoever converts sees a matrix by Hugging Face's
-name and shape, [N, K], and reads rows of it: codes of our INT4 where the grid is the same, else
-float32. What is here imports no torch, so that a model's size is known without.
+name and shape, [N, K], and reads rows of it: the codes of a scheme of ours where it has the same
+grid, else float32. This module imports no torch, so that a model's size is known without.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-METHODS = ("gptq", "awq", "fp8", "compressed-tensors")
+METHODS = ("gptq", "awq", "fp8", "compressed-tensors", "bitsandbytes")
 """Of ``quantization_config``, as its ``quant_method`` says it."""
 
 

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.quantize.formats.int4_grid import (
-    CODES_PER_INT,
-    Int4Matrix,
-    LatestNumbers,
-    unpacked_columns,
-)
+import torch
+
+from zse.quantize.formats.grid import GridMatrix, LatestNumbers
 from zse.quantize.formats.matrix import refuse_unless, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
-
     from zse.quantize.formats.matrix import Part
     from zse.quantize.safetensors_file import StoredTensor
 
 _COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
-_SHIFTS = tuple(4 * _COLUMNS.index(column) for column in range(CODES_PER_INT))
+_CODES_PER_INT = len(_COLUMNS)
+_SHIFTS = tuple(4 * _COLUMNS.index(column) for column in range(_CODES_PER_INT))
 
 
 class AWQ:
@@ -41,7 +37,9 @@ class AWQ:
     required: tuple[str, ...] = ("qweight", "qzeros", "scales")
     optional: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    inputs_per_int = 1
+    nearest = "int4"
+    bits = 4
+    packs_inputs = False
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         # The older spelling is AutoAWQ's own, the newer that of transformers.
@@ -52,17 +50,23 @@ class AWQ:
         self._group_size = whole_number("group_size", size)
         self._latest = LatestNumbers()
 
-    def is_matrix(self, tensor: StoredTensor) -> bool:
-        return tensor.name.endswith(".qweight")
+    def form_of(self, tensor: StoredTensor) -> AWQ | None:
+        return self if tensor.name.endswith(".qweight") else None
 
-    def matrix(self, parts: Mapping[str, Part]) -> Int4Matrix:
-        return Int4Matrix(parts, self, self._group_size, self._latest)
+    def matrix(self, parts: Mapping[str, Part]) -> GridMatrix:
+        return GridMatrix(parts, self, self._group_size, self._latest)
 
     def codes(self, packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        first, end = start // CODES_PER_INT, -(-stop // CODES_PER_INT)
-        columns = unpacked_columns(packed[:, first:end], _SHIFTS)
-        skipped = start - first * CODES_PER_INT
+        first, end = start // _CODES_PER_INT, -(-stop // _CODES_PER_INT)
+        columns = _unpacked(packed[:, first:end])
+        skipped = start - first * _CODES_PER_INT
         return columns[:, skipped : skipped + stop - start].t()
 
     def zeros(self, packed: torch.Tensor) -> torch.Tensor:
-        return unpacked_columns(packed, _SHIFTS)
+        return _unpacked(packed)
+
+
+def _unpacked(packed: torch.Tensor) -> torch.Tensor:
+    """Return [rows, 8 * ints] of [rows, ints]."""
+    nibbles = (packed.unsqueeze(2) >> torch.tensor(_SHIFTS, dtype=torch.int32)) & 15
+    return nibbles.flatten(1)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from zse.quantize.formats import quantization
 from zse.quantize.formats.awq import AWQ
+from zse.quantize.formats.bitsandbytes import BitsAndBytes
+from zse.quantize.formats.compressed import CompressedTensors
 from zse.quantize.formats.fp8 import FP8
 from zse.quantize.formats.gptq import GPTQ
 
@@ -18,7 +20,8 @@ _FORMATS: Mapping[str, Callable[[Mapping[str, Any]], WeightFormat]] = {
     "gptq": GPTQ,
     "awq": AWQ,
     "fp8": FP8,
-    "compressed-tensors": FP8,
+    "compressed-tensors": CompressedTensors,
+    "bitsandbytes": BitsAndBytes,
 }
 
 

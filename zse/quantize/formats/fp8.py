@@ -1,8 +1,8 @@
 """FP8 (E4M3) with a scale for each block, output or matrix: read as float32, then stored anew.
 
 ``quant_method`` is ``fp8`` for blocks of 128 by 128, as DeepSeek and Qwen ship them, and for one
-scale a matrix; ``compressed-tensors`` for all three. Activations that were to be quantized too
-(``input_scale``) are computed in more bits here.
+scale a matrix; checkpoints of ``compressed-tensors`` have all three. Activations that were to be
+quantized too (``input_scale``) are computed in more bits here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zse.quantize.formats.matrix import Part
     from zse.quantize.safetensors_file import StoredTensor
 
-_DTYPE = "F8_E4M3"
+DTYPE = "F8_E4M3"
 _SCALES = ("F32", "BF16", "F16")
 _LARGEST_BLOCK = 65536
 
@@ -38,19 +38,16 @@ class FP8:
     title = "FP8"
     optional: tuple[str, ...] = ()
     ignored: tuple[str, ...] = (".input_scale", ".k_scale", ".v_scale")
+    nearest = "int8"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        if config["quant_method"] == "fp8":
-            refuse_unless(config, "fmt", "e4m3")
-            self._block = _block(config.get("weight_block_size"))
-            scale = "weight_scale_inv" if self._block else "weight_scale"
-        else:
-            self._block = _block_of_groups(config)
-            scale = "weight_scale"
+        refuse_unless(config, "fmt", "e4m3")
+        self._block = block_of(config.get("weight_block_size"))
+        scale = "weight_scale_inv" if self._block else "weight_scale"
         self.required: tuple[str, ...] = ("weight", scale)
 
-    def is_matrix(self, tensor: StoredTensor) -> bool:
-        return tensor.dtype == _DTYPE and tensor.name.endswith(".weight")
+    def form_of(self, tensor: StoredTensor) -> FP8 | None:
+        return self if tensor.dtype == DTYPE and tensor.name.endswith(".weight") else None
 
     def matrix(self, parts: Mapping[str, Part]) -> FP8Matrix:
         weight, scale = (parts[ending] for ending in self.required)
@@ -96,8 +93,12 @@ class FP8Matrix:
         return spread.mul_(self._weight.read(start, stop).float())
 
 
-def _block(found: Any) -> tuple[int, int] | None:
-    """Return rows and columns of a block."""
+def block_of(found: Any) -> tuple[int, int] | None:
+    """Return rows and columns of a block, as ``quantization_config`` says them; None for none.
+
+    Raises:
+        UnsupportedModelError: They are no two whole numbers.
+    """
     if found is None:
         return None
     is_pair = isinstance(found, list) and len(found) == 2
@@ -106,31 +107,3 @@ def _block(found: Any) -> tuple[int, int] | None:
             f"quantization_config: blocks are {str(found)[:100]}; expected two whole numbers"
         )
     return found[0], found[1]
-
-
-def _block_of_groups(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the block of a checkpoint of compressed-tensors whose numbers are FP8."""
-    refuse_unless(config, "format", "float-quantized", "naive-quantized")
-    refuse_unless(config, "transform_config", {})
-    sparsity = config.get("sparsity_config") or {}
-    if not (isinstance(sparsity, dict) and sparsity.get("format", "dense") == "dense"):
-        refuse_unless(config, "sparsity_config", {})
-    groups = config.get("config_groups")
-    listed = list(groups.values()) if isinstance(groups, dict) else []
-    found = [group.get("weights") for group in listed if isinstance(group, dict)]
-    weights = [one for one in found if isinstance(one, dict)]
-    if not listed or len(weights) < len(listed):
-        raise UnsupportedModelError(
-            "quantization_config: config_groups say nothing of weights",
-            hint="Convert the checkpoint that was not quantized.",
-        )
-    blocks = set()
-    for one in weights:
-        needed = {"num_bits": one.get("num_bits") or 0, "type": one.get("type") or "?"}
-        refuse_unless(needed, "num_bits", 8)
-        refuse_unless(needed, "type", "float")
-        refuse_unless(one, "strategy", "tensor", "channel", "block")
-        blocks.add(_block(one.get("block_structure")) if one.get("strategy") == "block" else None)
-    if len(blocks) != 1:
-        raise UnsupportedModelError("quantization_config: config_groups have blocks of two sizes")
-    return blocks.pop()

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from zse.quantize.formats.int4_grid import (
-    CODES_PER_INT,
-    Int4Matrix,
-    LatestNumbers,
-    unpacked_columns,
-)
+from zse.quantize.formats.bits import INT_BITS, unpack_bits
+from zse.quantize.formats.grid import GridMatrix, LatestNumbers
 from zse.quantize.formats.matrix import refuse_unless, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
     from zse.quantize.formats.matrix import Part
     from zse.quantize.safetensors_file import StoredTensor
 
-_SHIFTS = tuple(range(0, 32, 4))
 _VERSIONS = ("gptq", "gptq_v2")
 
 
 class GPTQ:
-    """GPTQ of four bits.
+    """GPTQ. Four bits are those of our INT4; 2, 3 and 8 are widened.
 
     Args:
         config: ``quantization_config``.
@@ -41,10 +36,11 @@ class GPTQ:
     title = "GPTQ"
     optional: tuple[str, ...] = ("g_idx",)
     ignored: tuple[str, ...] = ()
-    inputs_per_int = CODES_PER_INT
+    packs_inputs = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        whole_number("bits", config.get("bits"), 4)
+        self.bits = whole_number("bits", config.get("bits"), 2, 3, 4, 8)
+        self.nearest = "int8" if self.bits == 8 else "int4"
         for name in ("checkpoint_format", "format"):
             refuse_unless(config, name, *_VERSIONS)
         refuse_unless(config, "pack_dtype", "int32")
@@ -56,17 +52,17 @@ class GPTQ:
         self.required: tuple[str, ...] = (*needed, "g_idx") if config.get("desc_act") else needed
         self._latest = LatestNumbers()
 
-    def is_matrix(self, tensor: StoredTensor) -> bool:
-        return tensor.name.endswith(".qweight")
+    def form_of(self, tensor: StoredTensor) -> GPTQ | None:
+        return self if tensor.name.endswith(".qweight") else None
 
-    def matrix(self, parts: Mapping[str, Part]) -> Int4Matrix:
-        return Int4Matrix(parts, self, self._group_size, self._latest)
+    def matrix(self, parts: Mapping[str, Part]) -> GridMatrix:
+        return GridMatrix(parts, self, self._group_size, self._latest)
 
     def codes(self, packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        some = packed[:, start:stop].unsqueeze(1)  # [K/8, 1, rows]
-        nibbles = (some >> torch.tensor(_SHIFTS, dtype=torch.int32).view(1, -1, 1)) & 15
-        return nibbles.view(-1, stop - start).t()
+        some = packed[:, start:stop].t()
+        return unpack_bits(some, self.bits, packed.shape[0] * INT_BITS // self.bits)
 
     def zeros(self, packed: torch.Tensor) -> torch.Tensor:
-        # A zero point of 0, less one, is stored as 15.
-        return (unpacked_columns(packed, _SHIFTS) + self._stored_less) & 15
+        stored = unpack_bits(packed, self.bits, packed.shape[1] * INT_BITS // self.bits)
+        # A zero point of 0, less one, is stored as the largest code.
+        return (stored + self._stored_less) & ((1 << self.bits) - 1)

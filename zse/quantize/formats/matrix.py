@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zse.errors import CheckpointError, UnsupportedModelError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from zse.models.weights import Packing
     from zse.quantize.place import TensorReader
     from zse.quantize.safetensors_file import StoredTensor
 
@@ -63,21 +65,30 @@ class Matrix(Protocol):
         ...
 
 
-class WeightFormat(Protocol):
-    """How matrices are stored."""
+class KeptMatrix(ABC):
+    """A matrix whose codes a scheme of ours may hold."""
 
-    title: str
-    """For people."""
+    @property
+    @abstractmethod
+    def packing(self) -> Packing | None:
+        """The scheme that holds the same codes; None: they are widened."""
+
+    @abstractmethod
+    def read_packed(self, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """Return the parts of rows, as a file has them, where there is a packing.
+
+        Raises:
+            ConversionError: A scale is above the range of the file's.
+        """
+
+
+class MatrixForm(Protocol):
+    """Which tensors stand for a matrix, and what they mean."""
+
     required: tuple[str, ...]
     """How the names of the tensors end that stand for a matrix."""
     optional: tuple[str, ...]
     """Of those that may be beside them."""
-    ignored: tuple[str, ...]
-    """Of tensors that say nothing of weights."""
-
-    def is_matrix(self, tensor: StoredTensor) -> bool:
-        """Whether it is the first of ``required``."""
-        ...
 
     def matrix(self, parts: Mapping[str, Part]) -> Matrix:
         """Return the matrix that some tensors stand for, by how their names end.
@@ -86,6 +97,21 @@ class WeightFormat(Protocol):
             CheckpointError: Their shapes or numbers do not fit together.
             UnsupportedModelError: A dtype or a group size is not known.
         """
+        ...
+
+
+class WeightFormat(Protocol):
+    """How the matrices of a checkpoint are stored: in one form, or in several."""
+
+    title: str
+    """For people."""
+    ignored: tuple[str, ...]
+    """How the names of tensors end that say nothing of weights."""
+    nearest: str
+    """The scheme of ours with about as many bits: for what cannot be kept."""
+
+    def form_of(self, tensor: StoredTensor) -> MatrixForm | None:
+        """Return the form whose first required tensor this is; None: it is something else."""
         ...
 
 

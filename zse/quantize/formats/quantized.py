@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import CheckpointError
-from zse.quantize.formats.int4_grid import Int4Matrix
-from zse.quantize.formats.matrix import Part
+from zse.quantize.formats.matrix import KeptMatrix, Part
 from zse.quantize.safetensors_file import StoredTensor
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from zse.models.weights import Packing
     from zse.quantize.formats.matrix import Matrix, WeightFormat
     from zse.quantize.place import TensorReader
 
@@ -37,16 +37,16 @@ class QuantizedMatrices:
     def __contains__(self, name: str) -> bool:
         return name in self._matrices
 
-    def int4_group(self, name: str) -> int:
-        """Return the size of the groups of INT4 that hold a matrix's own codes; 0: none do."""
+    def packing(self, name: str) -> Packing | None:
+        """Return the scheme that holds a matrix's own codes; None: it is to be widened."""
         matrix = self._matrices.get(name)
-        return matrix.int4_group if isinstance(matrix, Int4Matrix) else 0
+        return matrix.packing if isinstance(matrix, KeptMatrix) else None
 
-    def read_int4(self, name: str, start: int, stop: int) -> dict[str, torch.Tensor]:
-        """Return the parts of rows as a file has them, where ``int4_group`` is not 0."""
+    def read_packed(self, name: str, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """Return the parts of rows as a file has them, where there is a packing."""
         matrix = self._matrices[name]
-        assert isinstance(matrix, Int4Matrix)
-        return matrix.read_int4(start, stop)
+        assert isinstance(matrix, KeptMatrix)
+        return matrix.read_packed(start, stop)
 
     def read_rows(self, tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
         """Return rows of a matrix as float32."""
@@ -54,7 +54,7 @@ class QuantizedMatrices:
 
 
 def quantized_in(
-    tensors: Mapping[str, tuple[TensorReader, StoredTensor]], form: WeightFormat
+    tensors: Mapping[str, tuple[TensorReader, StoredTensor]], weights: WeightFormat
 ) -> tuple[QuantizedMatrices, set[str]]:
     """Return the quantized matrices of a checkpoint, and the tensors that stand for them.
 
@@ -62,10 +62,12 @@ def quantized_in(
         CheckpointError: A tensor is missing, or does not fit those beside it.
         UnsupportedModelError: A dtype or a group size is not known.
     """
-    first, used = form.required[0], set()
+    used: set[str] = set()
     matrices, length_bytes = {}, {}
-    for name in [name for name, (_, tensor) in tensors.items() if form.is_matrix(tensor)]:
-        base = name.removesuffix(first)
+    for name, (_, tensor) in tensors.items():
+        if (form := weights.form_of(tensor)) is None:
+            continue
+        base = name.removesuffix(form.required[0])
         parts = {
             ending: Part(file=tensors[base + ending][0], tensor=tensors[base + ending][1])
             for ending in (*form.required, *form.optional)
@@ -81,5 +83,5 @@ def quantized_in(
         used |= {base + ending for ending in parts}
     if twice := [name for name in matrices if name in tensors and name not in used]:
         raise CheckpointError(f"the checkpoint holds {twice[0]} quantized and as it was before")
-    used |= {name for name in tensors if form.ignored and name.endswith(form.ignored)}
+    used |= {name for name in tensors if name.endswith(weights.ignored)}
     return QuantizedMatrices(matrices, length_bytes), used

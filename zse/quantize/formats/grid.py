@@ -1,8 +1,9 @@
-"""Four-bit codes with a scale and a zero point for each group: the grid of our INT4.
+"""Codes with a scale and a zero point for each group, as GPTQ and AWQ have them.
 
-GPTQ and AWQ pack eight codes into an int32, each in its own order, with inputs before outputs. Some
-rows of Hugging Face's matrix are thus columns of what is stored: the packed numbers of a whole
-matrix (half a byte a weight) are read at once, and kept while its rows are asked for.
+Both pack codes into int32, each in its own order, with inputs before outputs. Some rows of Hugging
+Face's matrix are thus columns of what is stored: the packed numbers of a whole matrix (of four
+bits: half a byte a weight) are read at once, and kept while its rows are asked for. Codes of four
+bits are those of our INT4.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from zse.errors import CheckpointError, UnsupportedModelError
-from zse.format.schemes import GROUP_SIZES, Scheme
-from zse.quantize.finite import check_finite
-from zse.quantize.packing import pack_int4
+from zse.format.schemes import GROUP_SIZES
+from zse.quantize.formats.bits import INT_BITS, ints_for
+from zse.quantize.formats.kept import int4_parts, packing_in_groups
+from zse.quantize.formats.matrix import KeptMatrix
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.models.weights import Packing
     from zse.quantize.formats.matrix import Part
 
-CODES_PER_INT = 8
 _KEPT = 2
 """Matrices whose packed numbers are in memory: chunks of one and of the next run side by side."""
 _SCALES = ("F16", "BF16", "F32")
@@ -32,15 +34,17 @@ _SCALES = ("F16", "BF16", "F32")
 class CodeOrder(Protocol):
     """How codes and zero points lie in int32."""
 
-    inputs_per_int: int
-    """8: an int has eight inputs of one output; 1: one input of eight outputs."""
+    bits: int
+    """Of a code and of a zero point."""
+    packs_inputs: bool
+    """Whether an int has inputs of one output; else it has one input of several outputs."""
 
     def codes(self, packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Return rows of the codes, [stop - start, K] of int32."""
+        """Return rows of the codes, [stop - start, K] int32."""
         ...
 
     def zeros(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return zero points [K/G, N] of [K/G, N/8]."""
+        """Return zero points [K/G, N] of those that are packed."""
         ...
 
 
@@ -60,9 +64,9 @@ class LatestNumbers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[Int4Matrix, _Numbers] = {}
+        self._found: dict[GridMatrix, _Numbers] = {}
 
-    def of(self, matrix: Int4Matrix) -> _Numbers:
+    def of(self, matrix: GridMatrix) -> _Numbers:
         with self._lock:  # others wait: they want the same
             numbers = self._found.pop(matrix, None) or matrix.read_numbers()
             self._found[matrix] = numbers
@@ -71,8 +75,8 @@ class LatestNumbers:
             return numbers
 
 
-class Int4Matrix:
-    """A matrix of four-bit codes.
+class GridMatrix(KeptMatrix):
+    """A matrix of codes.
 
     Args:
         parts: The tensors, by how their names end.
@@ -96,11 +100,11 @@ class Int4Matrix:
         self._is_ordered = self._check_groups()
 
     @property
-    def int4_group(self) -> int:
-        """Size of our groups that hold the same codes; 0 where inputs of a group are scattered."""
-        if not self._is_ordered:
-            return 0
-        return next(size for size in GROUP_SIZES if self.group_size % size == 0)
+    def packing(self) -> Packing | None:
+        """INT4 where it holds the same codes: four bits, and inputs of a group lie together."""
+        if not self._is_ordered or self._order.bits != 4:
+            return None
+        return packing_in_groups("int4", self.group_size)
 
     def read_numbers(self) -> _Numbers:
         """Read all that is stored.
@@ -123,20 +127,18 @@ class Int4Matrix:
         centered = codes - self._of_inputs(numbers.zeros[start:stop])
         return centered * self._of_inputs(numbers.scales[start:stop])
 
-    def read_int4(self, start: int, stop: int) -> dict[str, torch.Tensor]:
-        """Return qweight with the same codes, and scale_zero: both numbers rounded to float16.
+    def read_packed(self, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """Return INT4 with the same codes: both numbers of a group rounded to float16.
 
         Raises:
             ConversionError: A scale or an offset is above the range of float16.
         """
+        assert self.packing is not None
         numbers = self._latest.of(self)
-        codes = self._order.codes(numbers.packed, start, stop).to(torch.uint8)
-        scale = numbers.scales[start:stop]
-        offset = -numbers.zeros[start:stop] * scale
-        pairs = torch.stack((scale.half(), offset.half()), dim=2).view(torch.int32).squeeze(2)
-        pairs = pairs.repeat_interleave(self.group_size // self.int4_group, dim=1)
-        parts = {"qweight": pack_int4(codes.contiguous(), self.int4_group), "scale_zero": pairs}
-        return check_finite(parts, Scheme.INT4)
+        codes = self._order.codes(numbers.packed, start, stop)
+        return int4_parts(
+            codes, numbers.zeros[start:stop], numbers.scales[start:stop], self.packing
+        )
 
     def _checked_shape(self, group_size: int) -> tuple[int, int]:
         packed, scales = self._parts["qweight"].tensor, self._parts["scales"].tensor
@@ -146,8 +148,10 @@ class Int4Matrix:
                 f"{list(scales.shape)}; expected two dimensions",
                 hint="Check that config.json belongs to this checkpoint.",
             )
-        rows = scales.shape[1]
-        columns = packed.shape[0] * self._order.inputs_per_int
+        rows, bits = scales.shape[1], self._order.bits
+        columns = packed.shape[0]
+        if self._order.packs_inputs:
+            columns = columns * INT_BITS // bits
         size = columns if group_size == -1 else group_size
         if size < 1 or size % GROUP_SIZES[-1] or columns % size:
             raise UnsupportedModelError(
@@ -155,29 +159,23 @@ class Int4Matrix:
                 f"of a multiple of {GROUP_SIZES[-1]} that divide a row",
                 hint="Convert the checkpoint that was not quantized.",
             )
-        if rows < 1 or rows % CODES_PER_INT:
-            raise CheckpointError(f"{scales.name} has {rows} columns; expected a multiple of 8")
+        if rows < 1 or rows * bits % INT_BITS:
+            raise CheckpointError(
+                f"{scales.name} has {rows} columns; expected codes of {bits} bits to fill int32"
+            )
         groups = columns // size
-        outputs_per_int = CODES_PER_INT // self._order.inputs_per_int
-        self._parts["qweight"].expect(((packed.shape[0], rows // outputs_per_int),), "I32")
-        self._parts["qzeros"].expect(((groups, rows // CODES_PER_INT),), "I32")
+        shape = (columns, ints_for(rows, bits))
+        if self._order.packs_inputs:
+            shape = (ints_for(columns, bits), rows)
+        self._parts["qweight"].expect((shape,), "I32")
+        self._parts["qzeros"].expect(((groups, ints_for(rows, bits)),), "I32")
         self._parts["scales"].expect(((groups, rows),), *_SCALES)
         return rows, columns
 
     def _check_groups(self) -> bool:
         """Return whether inputs of one group lie together, in the order of groups."""
-        if "g_idx" not in self._parts:
-            return True
-        part, columns = self._parts["g_idx"], self.shape[1]
-        part.expect(((columns,),), "I32")
-        found, groups = part.read(), columns // self.group_size
-        if int(found.min()) < 0 or int(found.max()) >= groups:
-            raise CheckpointError(
-                f"tensor {part.tensor.name} has groups {int(found.min())} to {int(found.max())}; "
-                f"expected 0 to {groups - 1}",
-                hint="Download the checkpoint again: it is damaged.",
-            )
-        return torch.equal(found, torch.arange(columns, dtype=torch.int32) // self.group_size)
+        part = self._parts.get("g_idx")
+        return part is None or has_groups_in_order(part, self.shape[1], self.group_size)
 
     def _of_inputs(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return [rows, K] of the numbers of groups, [rows, K/G]."""
@@ -186,7 +184,19 @@ class Int4Matrix:
         return numbers.index_select(1, self._parts["g_idx"].read())
 
 
-def unpacked_columns(packed: torch.Tensor, shifts: tuple[int, ...]) -> torch.Tensor:
-    """Return [rows, 8 * ints] of [rows, ints]: eight columns of each, at these bits."""
-    nibbles = (packed.unsqueeze(2) >> torch.tensor(shifts, dtype=torch.int32)) & 15
-    return nibbles.view(packed.shape[0], -1)
+def has_groups_in_order(part: Part, columns: int, group_size: int) -> bool:
+    """Return whether inputs of one group lie together, by the tensor of each input's group.
+
+    Raises:
+        CheckpointError: An input has a group that is none.
+        UnsupportedModelError: They are of another dtype.
+    """
+    part.expect(((columns,),), "I32")
+    found, groups = part.read(), columns // group_size
+    if int(found.min()) < 0 or int(found.max()) >= groups:
+        raise CheckpointError(
+            f"tensor {part.tensor.name} has groups {int(found.min())} to {int(found.max())}; "
+            f"expected 0 to {groups - 1}",
+            hint="Download the checkpoint again: it is damaged.",
+        )
+    return torch.equal(found, torch.arange(columns, dtype=torch.int32) // group_size)
