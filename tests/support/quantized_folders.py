@@ -16,10 +16,10 @@ AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 class Grid(NamedTuple):
-    """Random numbers of a four-bit matrix [N, K]."""
+    """Random numbers of a matrix [N, K] of codes."""
 
     codes: torch.Tensor
-    """[N, K], 0 to 15"""
+    """[N, K], 0 to 15 of four bits"""
     zeros: torch.Tensor
     """[N, K/G], 1 to 15"""
     scales: torch.Tensor
@@ -38,12 +38,12 @@ class Grid(NamedTuple):
         return centered * self.scales[:, group_of.long()].float()
 
 
-def random_grid(rows: int, columns: int, group_size: int, key: int) -> Grid:
+def random_grid(rows: int, columns: int, group_size: int, key: int, bits: int = 4) -> Grid:
     generator = torch.Generator().manual_seed(key)
     groups = (rows, columns // group_size)
     return Grid(
-        codes=torch.randint(0, 16, (rows, columns), generator=generator),
-        zeros=torch.randint(1, 16, groups, generator=generator),
+        codes=torch.randint(0, 1 << bits, (rows, columns), generator=generator),
+        zeros=torch.randint(1, 1 << bits, groups, generator=generator),
         scales=(torch.rand(groups, generator=generator) * 0.02 + 0.005).half(),
     )
 
@@ -66,12 +66,22 @@ def packed_along_outputs(codes: torch.Tensor, columns: tuple[int, ...]) -> torch
     return torch.tensor(rows, dtype=torch.int32)
 
 
-def gptq_tensors(grid: Grid, *, stored_less: int = 1) -> dict[str, torch.Tensor]:
+def in_a_row(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack the codes of each row behind each other, as one number of many bits."""
+    rows = []
+    for row in codes.tolist():
+        number = sum(code << (bits * place) for place, code in enumerate(row))
+        length_bytes = len(row) * bits // 8
+        rows.append(torch.frombuffer(bytearray(number.to_bytes(length_bytes, "little")),
+                                     dtype=torch.int32))  # fmt: skip
+    return torch.stack(rows)
+
+
+def gptq_tensors(grid: Grid, *, stored_less: int = 1, bits: int = 4) -> dict[str, torch.Tensor]:
     """Return the tensors of AutoGPTQ, without g_idx; its second version stores no less."""
-    plain = tuple(range(8))
     return {
-        "qweight": packed_along_outputs(grid.codes, plain).t().contiguous(),  # along the inputs
-        "qzeros": packed_along_outputs(grid.zeros.t() - stored_less, plain),
+        "qweight": in_a_row(grid.codes, bits).t().contiguous(),  # along the inputs
+        "qzeros": in_a_row(grid.zeros.t() - stored_less, bits),
         "scales": grid.scales.t().contiguous(),
     }
 

@@ -56,7 +56,7 @@ class Storage:
     lm_head: str = "auto"
     """Scheme of the head: int8, fp16, bf16, or auto (INT8 unless all is 16-bit)."""
     is_default: bool = False
-    """Nobody chose the scheme: a checkpoint that came quantized stays as it is, as far as can be."""
+    """Nobody chose the scheme: what a checkpoint has quantized stays as it is, as far as it can."""
 
     def __post_init__(self) -> None:
         _check_choice("quantization", self.quantization, QUANTIZATIONS)

@@ -36,7 +36,8 @@ class SchemeChoice:
         self.options = options
         """What is done: the file's provenance has it."""
         if self._stays and form is not None:
-            self.options = replace(options, quantization=form.nearest, group_size=None)
+            size = options.group_size if form.nearest == options.quantization else None
+            self.options = replace(options, quantization=form.nearest, group_size=size)
         dtype = "fp16" if checkpoint.spec.dtype == "fp16" else "bf16"
         self._plain = replace(options, quantization=dtype, group_size=None)
 

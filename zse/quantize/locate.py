@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,10 @@ from zse.format.reader import ZSEReader as FileReader
 from zse.format.spec import VERSION
 from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
 from zse.models.storage import DEFAULT_QUANTIZATION, Storage
-from zse.quantize.source import fingerprint, resolve_source
+from zse.quantize.formats import quantization
+from zse.quantize.source import Source, fingerprint, resolve_source
 from zse.quantize.text_files import TextOptions
+from zse.quantize.weight_files import read_json
 from zse.settings import Settings, load_settings
 from zse.store.cache import Cache
 
@@ -67,10 +70,12 @@ def locate_model(
         return cache.fetch(named.location, partial(notify, "fetch"))
     is_builtin = isinstance(named, Builtin)
     quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else None)
-    is_default = quant is None
+    is_chosen = quant is not None
     quant = (quant or DEFAULT_QUANTIZATION).lower()
-    options = Storage(quantization=quant, is_default=is_default)
+    options = Storage(quantization=quant)
     source = resolve_source(model, settings, check=TextOptions().check_names)
+    if not is_chosen and _is_quantized(source):
+        options = replace(options, is_default=True)
     key = {
         "checkpoint": fingerprint(source.path),
         "name": source.name,
@@ -78,7 +83,7 @@ def locate_model(
         "format": VERSION,
         "tool": __version__,
         "options": options.to_json(),
-        "is_default": is_default,
+        "is_default": options.is_default,
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)
@@ -97,6 +102,12 @@ def locate_model(
         )
 
     return cache.make(f"{name}-{quant}-{digest}.zse", f"{source.name} as {quant}", write)
+
+
+def _is_quantized(source: Source) -> bool:
+    """Whether a checkpoint came quantized, by its config.json."""
+    path = source.path / "config.json"
+    return path.is_file() and quantization(read_json(path)) is not None
 
 
 class ZSEReader(FileReader):

@@ -80,9 +80,9 @@ def test_numbers_are_widened_by_the_scale_of_their_block_row_or_matrix(
     values = make(make_checkpoint, tmp_path / "c", kind, dtype)
     report = convert(tmp_path / "c")
     assert report.kept_packed == 0
-    assert "4 matrices came as FP8; they were widened to float32 and stored anew." in (
-        report.warnings
-    )
+    title = "compressed-tensors" if kind.startswith("compressed") else "FP8"
+    words = f"4 matrices came as {title}; they were widened to float32 and stored anew."
+    assert words in report.warnings
     with ZSEReader(tmp_path / "m.zse") as reader:
         down = reader.tensor("layers.0.down.weight").float()
         joined = reader.tensor("layers.0.gate_up.weight").float()
@@ -110,15 +110,16 @@ def test_they_are_stored_in_the_scheme_that_was_asked_for(
         ({**BLOCKS, "weight_block_size": [128]}, "two whole numbers"),
         ({**BLOCKS, "weight_block_size": [0, 128]}, "two whole numbers"),
         ({**BLOCKS, "weight_block_size": [128, 2**40]}, "two whole numbers"),
-        ({**compressed("tensor"), "format": "pack-quantized"}, "format is 'pack-quantized'"),
+        ({**compressed("tensor"), "format": "dense"}, "format is 'dense'"),
         ({**compressed("tensor"), "config_groups": {}}, "say nothing of weights"),
         ({**compressed("tensor"), "config_groups": {"a": [1]}}, "say nothing of weights"),
         ({**compressed("tensor"), "transform_config": {"R1": {}}}, "transform_config"),
         ({**compressed("tensor"), "sparsity_config": {"format": "sparse-24"}}, "sparse-24"),
         ({**compressed("tensor"), "sparsity_config": 3}, "sparsity_config"),
-        (compressed("tensor", num_bits=4), "num_bits is '4'"),
-        (compressed("tensor", type="int"), "type is 'int'"),
-        (compressed("group"), "strategy is 'group'"),
+        (compressed("tensor", num_bits=6), "num_bits is '6'"),
+        (compressed("tensor", num_bits=4), "strategy is 'tensor'"),
+        (compressed("group"), "group_size is 'None'"),
+        (compressed("block", block_structure=[0, 128]), "two whole numbers"),
     ],
 )
 def test_other_numbers_are_refused_before_any_work(

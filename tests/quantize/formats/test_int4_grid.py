@@ -50,14 +50,15 @@ def make(
     def quantized(base: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         size = weight.shape[1] if group_size == -1 else group_size
         rows, columns = weight.shape
-        grid = grids[base[:-1]] = random_grid(rows, columns, size, len(grids))
+        bits = config.get("bits", 4)
+        grid = grids[base[:-1]] = random_grid(rows, columns, size, len(grids), bits)
         if method == "awq":
             return awq_tensors(grid)
         less = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
         indices = torch.arange(weight.shape[1], dtype=torch.int32) // size
         if order is not None and base.startswith(DOWN):
             indices = indices[order]
-        return gptq_tensors(grid, stored_less=less) | {"g_idx": indices}
+        return gptq_tensors(grid, stored_less=less, bits=bits) | {"g_idx": indices}
 
     told = {"quant_method": method, "bits": 4, "group_size": group_size}
     rewritten(folder, told | config, quantized)
@@ -144,6 +145,18 @@ def test_inputs_in_the_order_of_their_activations_are_widened_by_their_own_group
     assert torch.equal(found, grids[DOWN].values((torch.arange(256) // 64)[order]).half().float())
 
 
+@pytest.mark.parametrize("bits", [2, 3, 8])
+def test_gptq_of_other_bits_is_widened_to_the_numbers_that_it_stands_for(
+    make_checkpoint: Any, tmp_path: Path, bits: int
+) -> None:
+    grids = make(make_checkpoint, tmp_path / "c", "gptq", bits=bits)
+    report = convert(tmp_path / "c", "fp16")
+    assert report.kept_packed == 0
+    with ZSEReader(tmp_path / "m.zse") as reader:
+        found = reader.tensor("layers.0.down.weight").float()
+    assert torch.equal(found, grids[DOWN].values().half().float())
+
+
 def test_a_matrix_that_was_left_out_is_quantized_with_those_that_it_is_joined_to(
     make_checkpoint: Any, tmp_path: Path
 ) -> None:
@@ -182,11 +195,11 @@ def test_rows_are_the_same_from_any_row_on(
 ) -> None:
     grid = make(make_checkpoint, tmp_path / "c", method)[DOWN]
     with Checkpoint(tmp_path / "c") as checkpoint:
-        whole = checkpoint.read_int4(f"{DOWN}.weight", 0, 128)
+        whole = checkpoint.read_packed(f"{DOWN}.weight", 0, 128)
         for start, stop in ((0, 3), (5, 8), (7, 18), (121, 128)):
             rows = checkpoint.read_rows(f"{DOWN}.weight", start, stop)
             assert torch.equal(rows, grid.values()[start:stop])
-            for role, part in checkpoint.read_int4(f"{DOWN}.weight", start, stop).items():
+            for role, part in checkpoint.read_packed(f"{DOWN}.weight", start, stop).items():
                 assert torch.equal(part, whole[role][start:stop])
 
 
@@ -223,8 +236,7 @@ def test_the_size_of_a_quantized_checkpoint_is_known_without_reading_it(
 @pytest.mark.parametrize(
     ("method", "config", "words"),
     [
-        ("gptq", {"bits": 3}, "bits is '3'; expected 4"),
-        ("gptq", {"bits": 8}, "bits"),
+        ("gptq", {"bits": 5}, "bits is '5'; expected 2 or 3 or 4 or 8"),
         ("gptq", {"bits": True}, "bits"),
         ("gptq", {"group_size": 16}, "groups of 16"),
         ("gptq", {"group_size": 0}, "groups of 0"),
@@ -256,7 +268,11 @@ def test_grids_that_ours_is_not_are_refused_before_any_work(
         ({"scales": None}, CheckpointError, "no .*down_proj.scales"),
         ({"qzeros": None}, CheckpointError, "no .*down_proj.qzeros"),
         ({"scales": torch.zeros(5, 128)}, CheckpointError, "shape"),
-        ({"scales": torch.zeros(4, 12)}, CheckpointError, "multiple of 8"),
+        (
+            {"scales": torch.zeros(4, 12)},
+            CheckpointError,
+            "12 columns; expected codes of 4 bits to fill int32",
+        ),
         ({"scales": torch.zeros(512)}, CheckpointError, "two dimensions"),
         ({"qzeros": torch.zeros(4, 8, dtype=torch.int32)}, CheckpointError, "qzeros has shape"),
         ({"qzeros": torch.zeros(4, 16)}, UnsupportedModelError, "qzeros has dtype F32"),

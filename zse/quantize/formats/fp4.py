@@ -47,8 +47,8 @@ class FP4Matrix(KeptMatrix):
                 f"tensor {found.name} has shape {list(found.shape)}; expected a matrix with rows "
                 f"of a multiple of {self.group_size // 2} bytes"
             )
-        self.shape = rows, columns = found.shape[0], columns
-        scales = ((rows, columns // self.group_size),)
+        self.shape = found.shape[0], columns
+        scales = ((found.shape[0], columns // self.group_size),)
         if self._global is None:
             self._scale.expect(scales, "U8")
             return
