@@ -26,6 +26,7 @@ TOOL_PARSERS = (
 )
 REASONING_PARSERS = ("auto", "none", "think", "mistral", "seed", "granite")
 LOG_FORMATS = ("auto", "text", "json")
+SPECULATIONS = ("auto", "suffix", "off")
 POOLINGS = ("auto", "last", "mean")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
@@ -102,12 +103,25 @@ class BatchOptions(Checked):
 
 
 @record
+class SpeculationOptions(Checked):
+    """Who guesses the next tokens of answers, to be checked together."""
+
+    speculate: str = described(
+        "auto",
+        "Who guesses tokens that are then checked together: suffix takes what followed the same "
+        "words before; auto is suffix where that changes no bit of an answer, on a CPU",
+        choices=SPECULATIONS,
+    )
+
+
+@record
 class LoadOptions(Checked):
     """How a model is placed on a device."""
 
     device: DeviceOptions = DeviceOptions()
     cache: CacheOptions = CacheOptions()
     batch: BatchOptions = BatchOptions()
+    speculation: SpeculationOptions = SpeculationOptions()
     quant: str | None = described(
         None, "Scheme to convert to when the model is not a .zse file yet", env=""
     )
@@ -130,6 +144,7 @@ class LoadFields(TypedDict, total=False):
     max_context: int
     max_sequences: int
     max_batch_tokens: int
+    speculate: str
     quant: str | None
 
 
@@ -371,7 +386,7 @@ def load_fields(options: LoadOptions) -> LoadFields:
     """Return the keywords of ``load_options`` that make these options."""
     values: Any = {
         row.key if row.key in LoadFields.__annotations__ else name: getattr(one, name)
-        for one in (options, options.device, options.cache, options.batch)
+        for one in (options, options.device, options.cache, options.batch, options.speculation)
         for name, row in own_options(type(one)).items()
     }
     fields_given: LoadFields = values

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+OWN = ("aging_steps", "eos_token_ids", "begin_speculation")
+"""Arguments of a core beside its options."""
 OUTER = ("priority", "cache_salt", "query", "tenant", "weight", "grammar", "steps")
 """Fields of a request beside its parameters."""
 
@@ -54,7 +56,7 @@ class Harness:
 
     @staticmethod
     def core(runner: ScriptedRunner | None = None, **options: object) -> EngineCore:
-        own = {k: options.pop(k) for k in ("aging_steps", "eos_token_ids") if k in options}
+        own = {k: options.pop(k) for k in OWN if k in options}
         return EngineCore(runner or ScriptedRunner(), load_options(**options), **own)  # type: ignore[arg-type]
 
     @staticmethod

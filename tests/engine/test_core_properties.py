@@ -10,7 +10,9 @@ import pytest
 from grammar_walks import WordTokenizer
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from known_answers import KnownAnswers
 
+from zse.engine.drafting.speculator import Speculator
 from zse.engine.reading import PromptQuery
 from zse.kv.windows import WindowGroup, blocks_each, most_blocks
 from zse.text.grammar import spec as forms
@@ -94,7 +96,7 @@ LONGEST = 14 + 8
 DEVICE = ("looks_ahead", "is_late", "most_accepted", "num_checkpoints")
 
 
-def make_core(engine, shape):
+def make_core(engine, shape, drafter=None):
     shape = dict(shape)
     block_size = shape.pop("block_size")
     num_blocks = -(-LONGEST // block_size) + shape.pop("spare_blocks")
@@ -124,6 +126,8 @@ def make_core(engine, shape):
         num_blocks=num_blocks, block_size=block_size, vocab_size=11, windows=windows, **device
     )
     least_jump = shape.pop("least_jump")
+    if drafter is not None:  # for whom every step takes as long
+        shape["begin_speculation"] = lambda: Speculator(drafter, itertools.count().__next__)
     core = engine.core(runner, eos_token_ids=(0,), **shape)
     core.least_jump = least_jump
     return core
@@ -149,22 +153,24 @@ def request_of(engine, name, arrival):
     )
 
 
+def answer_of(engine, sequence):
+    return engine.expected_tokens(
+        sequence.prompt_token_ids,
+        sequence.request.params,
+        index=sequence.index,
+        vocab_size=11,
+        eos=(0,),
+        grammar=sequence.request.grammar,
+    )
+
+
 def guess(engine, core, num_drafts):
     """Give running sequences drafts: what they will answer, but for a token here and there."""
     for sequence in core._scheduler.running:
         num_output = len(sequence.output_token_ids)
         if sequence.num_pending or (core.stats().steps + num_output) % 3 == 0:
             continue
-        params = sequence.request.params
-        want = engine.expected_tokens(
-            sequence.prompt_token_ids,
-            params,
-            index=sequence.index,
-            vocab_size=11,
-            eos=(0,),
-            grammar=sequence.request.grammar,
-        )
-        drafts = [*want[num_output:], 0, 0][:num_drafts]
+        drafts = [*answer_of(engine, sequence)[num_output:], 0, 0][:num_drafts]
         sequence.drafts = [1 if (num_output + i) % 4 == 3 else t for i, t in enumerate(drafts)]
 
 
@@ -199,11 +205,12 @@ def check_accounting(core):
 
 
 @settings(max_examples=300, deadline=None)
-@given(shape=shapes, trace=traces, num_drafts=st.sampled_from([0, 0, 1, 3, 6]))
+@given(shape=shapes, trace=traces, num_drafts=st.sampled_from([0, 0, 1, 3, 6, None]))
 def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(
     engine, shape, trace, num_drafts
 ):
-    core = make_core(engine, shape)
+    drafter = KnownAnswers(functools.partial(answer_of, engine)) if num_drafts is None else None
+    core = make_core(engine, shape, drafter)
     requests, aborted, events = [], set(), []
     for operation in trace:
         if isinstance(operation, Arrival):
@@ -214,11 +221,13 @@ def test_every_request_of_a_random_trace_ends_with_the_tokens_it_gets_alone(
                 aborted.add(f"r{operation.target}")
                 core.abort(f"r{operation.target}")
         else:
-            guess(engine, core, num_drafts)
+            if drafter is None:
+                guess(engine, core, num_drafts)
             events += core.step()
         check_accounting(core)
     while core.has_work:
-        guess(engine, core, num_drafts)
+        if drafter is None:
+            guess(engine, core, num_drafts)
         events += core.step()
         check_accounting(core)
         assert core.stats().steps < 4000, "a request starves"

@@ -17,6 +17,7 @@ from typing import Any
 
 from zse.engine.admission import check_request
 from zse.engine.output import Delta, TokenLogprob, TopLogprob
+from zse.engine.stats import EngineStats
 from zse.engine.step_clock import TimedStep
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
 from zse.options import load_options
@@ -74,10 +75,7 @@ class ScriptedEngine:
             raise ContextLengthError("too long")
 
     def stats(self):
-        names = "kv_usage kv_blocks_total prefix_query_tokens prefix_hit_tokens preemptions steps"
-        more = "computed_tokens prompt_tokens generated_tokens"
-        zeros = dict.fromkeys([*names.split(), *more.split()], 0)
-        return SimpleNamespace(num_running=self.active, num_waiting=self.cancelled, **zeros)
+        return EngineStats(num_running=self.active, num_waiting=self.cancelled)
 
     def memory_bytes(self):
         return {"weights": 4096, "kv_cache": 1024}

@@ -212,7 +212,7 @@ class ScriptedRunner:
                 assert row.known_token_id == token
             chosen = rows[len(told) :]
             for row, draft in zip(chosen[1:], chunk.token_ids[1:], strict=False):
-                assert row.output_token_ids[-1] == draft
+                assert not row.has_penalty or row.output_token_ids[-1] == draft
             texts = [[*row.prompt_token_ids, *row.output_token_ids] for row in chosen[:1]]
             known.append(texts[0] if texts else [])
         return Submitted(

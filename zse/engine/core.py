@@ -22,15 +22,17 @@ from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
-from zse.engine.stats import EngineStats
+from zse.engine.stats import EngineStats, SpeculationCounts
 from zse.errors import EngineError, InvalidParameterError, UsageError
 from zse.kv.cache import KVCache
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as TokenIds
 
     from zse.backends.types import LogitRows
     from zse.engine.chunks import ScheduledChunk
+    from zse.engine.drafting.speculator import Speculator
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.request import SamplingParams
     from zse.models.runner import ModelRunner
@@ -52,6 +54,7 @@ class EngineCore:
         options: How much is computed together, and whether prefixes are kept.
         eos_token_ids: Tokens that end an answer unless ``ignore_eos`` is set.
         aging_steps: Steps of waiting that weigh as much as one unit of priority.
+        begin_speculation: What makes the speculator, once a first token is there; None for none.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class EngineCore:
         *,
         eos_token_ids: tuple[int, ...] = (),
         aging_steps: int = 64,
+        begin_speculation: Callable[[], Speculator] | None = None,
     ) -> None:
         self.runner = runner
         self.options = _as_many_as(runner.most_sequences, options.batch)
@@ -78,6 +82,8 @@ class EngineCore:
         )
         self._aging_steps = aging_steps
         self._pipeline = StepPipeline(self._scheduler, runner)
+        self._begin_speculation = begin_speculation
+        self._speculator: Speculator | None = None
         self.least_jump = _LEAST_JUMP_AHEAD if runner.looks_ahead else 0
         """Tokens for each running sequence that are jumped over at the least."""
         # A configuration may name tokens that the model has no logits for: they never come.
@@ -191,7 +197,12 @@ class EngineCore:
             EngineError: The runner broke its contract.
         """
         events, self._pending = self._pending, []
+        speculator = self._speculator or self._speculator_once_due()
+        if speculator is not None:
+            speculator.prepare(self._scheduler.running)
         finished = self._pipeline.next()
+        if speculator is not None:
+            speculator.stepped(finished)
         self._num_steps += bool(finished)
         for chunk, answer in finished:
             self._num_computed_tokens += chunk.num_tokens
@@ -212,7 +223,7 @@ class EngineCore:
         return events
 
     def stats(self) -> EngineStats:
-        scheduler, cache = self._scheduler, self.cache
+        scheduler, cache, speculator = self._scheduler, self.cache, self._speculator
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
@@ -226,6 +237,7 @@ class EngineCore:
             computed_tokens=self._num_computed_tokens,
             generated_tokens=self._num_generated_tokens,
             steps=self._num_steps,
+            speculation=speculator.counts() if speculator is not None else SpeculationCounts(),
         )
 
     def logits(self, token_ids: TokenIds[int]) -> LogitRows:
@@ -258,7 +270,15 @@ class EngineCore:
         for request_id in list(self._requests):
             self.abort(request_id)
         self._pending.clear()
+        if self._speculator is not None:
+            self._speculator.close()
         self.runner.close()
+
+    def _speculator_once_due(self) -> Speculator | None:
+        """Begin to speculate behind the first token of all: nothing of it may hold that up."""
+        if self._begin_speculation is not None and self._num_generated_tokens:
+            self._speculator, self._begin_speculation = self._begin_speculation(), None
+        return self._speculator
 
     def _sequences_of(self, request: Request, max_tokens: int) -> list[Sequence]:
         params = request.params
@@ -382,6 +402,8 @@ class EngineCore:
 
     def _retire(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
+        if self._speculator is not None:
+            self._speculator.forget(sequence)
         request_id = sequence.request.request_id
         siblings = self._requests[request_id]
         siblings.remove(sequence)

@@ -14,9 +14,11 @@ from zse.records import record
 from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from zse.backends.types import DeviceUsed
+    from zse.engine.drafting.speculator import Speculator
     from zse.engine.encoder_core import AnyCore
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
@@ -118,10 +120,30 @@ def make_core(
 ) -> AnyCore:
     """Return the engine of a model: of one that writes text, or of an encoder."""
     if not runner.is_encoder:
-        return EngineCore(runner, options, eos_token_ids=end_token_ids)
+        begin = _speculation_of(runner, options)
+        return EngineCore(runner, options, eos_token_ids=end_token_ids, begin_speculation=begin)
     from zse.engine.encoder_core import EncoderCore  # which other models do without
 
     return EncoderCore(runner, options)
+
+
+def _speculation_of(runner: ModelRunner, options: LoadOptions) -> Callable[[], Speculator] | None:
+    """Return what makes the engine's speculator, or None where it has none."""
+    asked = options.speculation.speculate
+    if asked == "off" or (asked == "auto" and runner.looks_ahead):
+        return None  # a GPU computes drafts with other roundings than single tokens
+    if runner.num_checkpoints is not None:
+        if asked != "auto":
+            _LOG.warning("no drafts are checked: the states of this model cannot go back")
+        return None
+    return _begin_suffix
+
+
+def _begin_suffix() -> Speculator:
+    from zse.engine.drafting.speculator import Speculator  # behind the first token
+    from zse.engine.drafting.suffix_drafter import SuffixDrafter
+
+    return Speculator(SuffixDrafter())
 
 
 def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:

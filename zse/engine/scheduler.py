@@ -19,7 +19,8 @@ is preempted for the one whose turn it is. So it runs, and then the next highest
 A step may be planned while the one before it runs. Then the newest token of most sequences is
 pending: its place is known, its value is not. A sequence that leaves meanwhile keeps its blocks
 until the last step that uses them is done, and nobody is preempted. A sequence whose drafts are
-being checked sits that step out: where it goes on is not known.
+being checked sits that step out: where it goes on is not known. So does one that has drafts to be
+checked behind its pending token.
 """
 
 from __future__ import annotations
@@ -199,6 +200,8 @@ class Scheduler:
                 continue
             if sequence.num_pending > 1:
                 continue  # how many of them stay is not known yet
+            if sequence.num_pending and sequence.drafts:
+                continue  # its token is waited for, since drafts of those behind it pay
             if self._has_room(sequence):
                 chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, "decode", 1))
             else:

@@ -57,7 +57,7 @@ class Sequence:
     """How far it has come in the form that it is held to."""
     drafts: TokenIds[int] = ()
     """Guesses of the tokens after the known ones, for the next step to check. Whoever guesses sets
-    them between steps."""
+    them between steps: behind a pending token, to have the sequence wait for that."""
     last_step: int = 0
     """Number of the last submitted step that uses its blocks."""
     cached_tokens: int | None = None
@@ -142,15 +142,22 @@ class Sequence:
         """Return how its next tokens are to be chosen: the first, and one after each draft.
 
         The token lists are shared with the sequence, not copied: ``submit`` reads them at once.
+        Drafts are told of where penalties look at them.
         """
         if num_wanted == 0:
             return []
-        rows = [self._sampling_row(0)]
-        for count in range(1, num_wanted):
-            output = [*self.output_token_ids, *self.drafts[:count]]
-            row = self._sampling_row(count)
-            rows.append(replace(row, output_token_ids=output, history=AdjustmentHistory()))
-        return rows
+        rows = [self._sampling_row(count) for count in range(num_wanted)]
+        if num_wanted == 1 or not self._row.has_penalty:
+            return rows
+        output = self.output_token_ids
+        return rows[:1] + [
+            replace(
+                row,
+                output_token_ids=[*output, *self.drafts[:count]],
+                history=AdjustmentHistory(),
+            )
+            for count, row in enumerate(rows[1:], start=1)
+        ]
 
     def _sampling_row(self, num_drafts: int) -> SamplingRow:
         step = len(self.output_token_ids) + self.num_pending + num_drafts

@@ -6,6 +6,17 @@ from zse.records import record
 
 
 @record
+class SpeculationCounts:
+    """What came of drafts so far."""
+
+    checks: int = 0
+    """Runs of drafts that were checked, each of one sequence in one step."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Of these drafts, those that were what the model chose."""
+
+
+@record
 class EngineStats:
     """A snapshot for metrics. Counters only grow."""
 
@@ -25,6 +36,7 @@ class EngineStats:
     """Tokens run through the model, recomputation included."""
     generated_tokens: int = 0
     steps: int = 0
+    speculation: SpeculationCounts = SpeculationCounts()
 
     @property
     def kv_usage(self) -> float:

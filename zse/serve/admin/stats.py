@@ -82,6 +82,10 @@ class ModelStats(Shape):
     computed_tokens: int
     prefix_hit_tokens: int
     preemptions: int
+    draft_tokens: int
+    """Guessed tokens that were checked."""
+    accepted_draft_tokens: int
+    """Of these, those that the model chose too."""
     steps: int
 
 
@@ -193,5 +197,7 @@ def _model_stats(entry: TableEntry, *, is_default: bool) -> ModelStats:
         computed_tokens=stats.computed_tokens,
         prefix_hit_tokens=stats.prefix_hit_tokens,
         preemptions=stats.preemptions,
+        draft_tokens=stats.speculation.draft_tokens,
+        accepted_draft_tokens=stats.speculation.accepted_tokens,
         steps=stats.steps,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import (
@@ -39,7 +40,7 @@ class StateCollector:
             for name, (text, attribute) in table.items():
                 values = family(name, text, labels=["model"])
                 for model, snapshot in stats.items():
-                    values.add_metric([model], getattr(snapshot, attribute))
+                    values.add_metric([model], attrgetter(attribute)(snapshot))
                 yield values
 
 

@@ -92,6 +92,18 @@ COUNTERS = {
     "zse_num_preemptions": ("Sequences that lost their KV to others.", "preemptions"),
     "zse_engine_steps": ("Steps of the engine.", "steps"),
     "zse_computed_tokens": ("Tokens run through the model.", "computed_tokens"),
+    "zse_spec_decode_num_drafts": (
+        "Runs of guessed tokens that were checked.",
+        "speculation.checks",
+    ),
+    "zse_spec_decode_num_draft_tokens": (
+        "Guessed tokens that were checked.",
+        "speculation.draft_tokens",
+    ),
+    "zse_spec_decode_num_accepted_tokens": (
+        "Guessed tokens that the model chose too.",
+        "speculation.accepted_tokens",
+    ),
 }
 """Likewise, of what only grows."""
 
@@ -102,6 +114,9 @@ VLLM_NAMES = (
     "prefix_cache_queries",
     "prefix_cache_hits",
     "num_preemptions",
+    "spec_decode_num_drafts",
+    "spec_decode_num_draft_tokens",
+    "spec_decode_num_accepted_tokens",
     "prompt_tokens",
     "generation_tokens",
     "request_success",

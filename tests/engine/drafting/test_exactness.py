@@ -1,0 +1,201 @@
+"""On real runners an answer with drafts is to the bit the one without."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from known_answers import KnownAnswers
+from model_pairs import make_pair
+
+from zse.engine.core import EngineCore
+from zse.engine.drafting.speculator import Speculator
+from zse.engine.loading import make_core
+from zse.engine.request import Request, SamplingParams
+from zse.format import ZSEReader
+from zse.models.runner import load_runner
+from zse.options import load_options
+from zse.text.grammar import spec as forms
+from zse.text.grammar.compile import GrammarCompiler
+from zse.text.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from zse.engine.sequence import Sequence
+    from zse.engine.stats import EngineStats
+
+__all__ = ["make_pair"]
+
+PROMPTS = [[*range(60, 75)] * 4, [70] * 20, [*b"return x; if (y) { return y; } if (x) { return"]]
+DEVICES: list[dict[str, Any]] = [
+    {"device": "torch"},
+    {"device": "cpu"},  # activations rounded to 8 bits, a scale each: no row sees another
+    {"device": "cpu", "exact_activations": True, "kv_dtype": "int8"},
+]
+
+
+Told = dict[tuple[str, int], list[Any]]
+"""Of each choice: its tokens, their log-probabilities, how it ended."""
+
+
+def open_core(
+    path: Path, device: dict[str, Any], answers: Told | None = None, **sizes: Any
+) -> EngineCore:
+    """A core without drafts, or with those that others were answered; every fifth one is wrong.
+
+    Every step takes as long for it, so that drafts always pay.
+    """
+    sizes = {"num_blocks": 64, "block_size": 8, "threads": 1, **sizes}
+    options = load_options(**device, **sizes)
+    runner = load_runner(path, options)
+    if answers is None:
+        return EngineCore(runner, options)
+
+    def answer_of(sequence: Sequence) -> list[int]:
+        return [told[0] for told in answers[sequence.request.request_id, sequence.index]]
+
+    clock = itertools.count()
+    speculator = Speculator(KnownAnswers(answer_of), clock.__next__)
+    return EngineCore(runner, options, begin_speculation=lambda: speculator)
+
+
+def answers_of(core: EngineCore, requests: list[Request]) -> Told:
+    for request in requests:
+        core.add_request(request)
+    found: Told = {}
+    while core.has_work:
+        for event in core.step():
+            told = (event.token_id, event.logprob, tuple(event.top), event.finish_reason)
+            found.setdefault((event.request_id, event.index), []).append(told)
+        core.check_consistency()
+    return found
+
+
+def stats_of_equal(
+    path: Path, device: dict[str, Any], requests: Callable[[], list[Request]], **sizes: Any
+) -> EngineStats:
+    """Answer requests without drafts and with them, and hold them against each other."""
+    alone = open_core(path, device, **sizes)
+    without = answers_of(alone, requests())
+    alone.close()
+    core = open_core(path, device, without, **sizes)
+    assert answers_of(core, requests()) == without
+    stats = core.stats()
+    core.close()
+    assert stats.speculation.draft_tokens > stats.speculation.accepted_tokens > 0
+    return stats
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "penalties": {"repetition_penalty": 1.02, "frequency_penalty": 0.01, "logit_bias": {65: 2.0}},
+    "logprobs": {"logprobs": 3},
+    "sampled": {"temperature": 0.4, "top_p": 0.9, "top_k": 20, "seed": 5, "n": 2},
+    "ends": {"min_tokens": 12, "stop_token_ids": [97, 98, 99, 100, 101, 102], "ignore_eos": False},
+}
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: "-".join(map(str, device.values())))
+@pytest.mark.parametrize("way", WAYS)
+def test_drafts_change_no_token_and_no_log_probability(
+    random_zse: Path, device: dict[str, Any], way: str
+) -> None:
+    params: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **WAYS[way]}
+
+    def requests() -> list[Request]:
+        return [
+            Request(request_id=str(i), prompt_token_ids=prompt, params=SamplingParams(**params))
+            for i, prompt in enumerate(PROMPTS)
+        ]
+
+    stats_of_equal(random_zse, device, requests)
+
+
+def test_preemptions_and_short_steps_change_nothing_either(random_zse: Path) -> None:
+    def requests() -> list[Request]:
+        params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+        return [
+            Request(request_id=str(i), prompt_token_ids=prompt, params=params)
+            for i, prompt in enumerate(PROMPTS)
+        ]
+
+    sizes = {"num_blocks": 22, "max_batch_tokens": 16, "prefix_cache": False}
+    assert stats_of_equal(random_zse, {"device": "cpu"}, requests, **sizes).preemptions > 0
+
+
+def test_an_answer_in_a_form_is_the_same_with_drafts(random_zse: Path) -> None:
+    with ZSEReader(random_zse) as reader:
+        tokenizer = load_tokenizer(reader)
+    compiler = GrammarCompiler(tokenizer, vocab_size=258, end_token_ids=tokenizer.eos_ids)
+
+    def requests() -> list[Request]:
+        params = SamplingParams(temperature=0.0, max_tokens=50)
+        form = compiler.compile(forms.regex("([a-f]+[0-9]{2},){2,9}"))
+        prompt = list(b"abc12,abc12,abc12,")
+        return [Request(request_id="a", prompt_token_ids=prompt, params=params, grammar=form)]
+
+    stats_of_equal(random_zse, {"device": "cpu"}, requests)
+
+
+def test_what_is_sampled_with_drafts_has_the_distribution_of_the_model(random_zse: Path) -> None:
+    """Pearson's chi-square of third tokens against as many draws without drafts."""
+    num_draws = 400
+
+    def request_of(seed: int) -> Request:
+        params = SamplingParams(temperature=2.0, top_k=6, max_tokens=5, seed=seed)
+        return Request(request_id="a", prompt_token_ids=PROMPTS[1], params=params)
+
+    def draws(core: EngineCore, first_seed: int) -> Counter[int]:
+        seeds = range(first_seed, first_seed + num_draws)
+        told = [answers_of(core, [request_of(seed)])["a", 0] for seed in seeds]
+        return Counter(one[min(2, len(one) - 1)][0] for one in told)
+
+    without = open_core(random_zse, {"device": "cpu"})
+    wanted = draws(without, 10_000)
+    with_drafts = open_core(random_zse, {"device": "cpu"}, answers_of(without, [request_of(3)]))
+    found = draws(with_drafts, 0)
+    counts = with_drafts.stats().speculation
+    assert counts.draft_tokens > counts.accepted_tokens > num_draws / 20
+    likely = [token for token in wanted if wanted[token] + found[token] >= 20]
+    chi_square = sum((found[t] - wanted[t]) ** 2 / (found[t] + wanted[t]) for t in likely)
+    freedom = len(likely)
+    assert freedom >= 3
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5  # four standard deviations
+    with_drafts.close()
+    without.close()
+
+
+@pytest.mark.parametrize("family", ["gemma3", "mistral"])
+def test_windows_hold_what_is_seen_behind_drafts_that_were_wrong(
+    family: str, make_pair: Callable[..., Any]
+) -> None:
+    own = {"sliding_window": 9} if family == "mistral" else {}
+    pair = make_pair(family, "fp32", eos_token_id=None, **own)
+
+    def requests() -> list[Request]:
+        params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+        prompts = [[5, 6, 7, 8] * 5, [9, 10, 11] * 8]
+        return [
+            Request(request_id=str(i), prompt_token_ids=prompt, params=params)
+            for i, prompt in enumerate(prompts)
+        ]
+
+    sizes = {"block_size": 4, "max_sequences": 3, "max_batch_tokens": 24}
+    stats_of_equal(pair.path, {"device": "cpu"}, requests, **sizes)
+
+
+def test_a_model_with_states_checks_no_drafts_and_says_so(
+    make_pair: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = make_pair("qwen3_next", "fp32", eos_token_id=None)
+    options = load_options(device="cpu", num_blocks=32, threads=1, speculate="suffix")
+    core = make_core(load_runner(pair.path, options), options)
+    assert "the states of this model cannot go back" in caplog.text
+    params = SamplingParams(max_tokens=20)
+    answers_of(core, [Request(request_id="a", prompt_token_ids=[5, 6, 7] * 5, params=params)])
+    assert core.stats().speculation.draft_tokens == 0
+    core.close()
