@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import gguf
+import gguf_changes
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = {
     "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3": "gemma3",
+    "olmo3": "olmo2", "glm4_moe": "glm4moe", "gpt_oss": "gpt-oss", "qwen3_next": "qwen3next",
+    "qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe",
 }  # fmt: skip
 """Family -> the architecture's name, where it has another."""
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _EXPERT = re.compile(r"(.*experts)\.(\d+)\.(.*)")
-_TURNED = ("llama", "mixtral", "smollm3")
+_TURNED = ("llama", "mixtral", "smollm3", "granite")
 
 
 def permuted(rows: torch.Tensor, heads: int) -> torch.Tensor:
@@ -34,29 +38,42 @@ def write_gguf(
     """Write a checkpoint folder as a GGUF file; ``changes`` replace settings, None leaves one out."""
     config = json.loads((checkpoint / "config.json").read_text())
     name = ARCHITECTURES.get(family, family)
-    number = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
-    names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(path, name)
     for key, value in {**_settings(config, name), **changes}.items():
         if value is not None:
             _add(writer, key, value)
-    for hf_name, tensor in sorted(_stacked(load_file(checkpoint / "model.safetensors")).items()):
-        theirs = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
-        assert theirs, hf_name
-        values = tensor.float()
-        if family in _TURNED and re.search(r"self_attn\.[qk]_proj", hf_name):
-            heads = "num_attention_heads" if ".q_proj" in hf_name else "num_key_value_heads"
-            values = permuted(values, config[heads])
-        if family.startswith("gemma") and hf_name.endswith("norm.weight"):
-            values = values + 1
-        if hf_name.endswith("shared_expert_gate.weight"):
-            values = values[0]
+    for theirs, values in _tensors(config, name, family, checkpoint).items():
         _add_tensor(writer, theirs, values.numpy(), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _tensors(
+    config: dict[str, Any], name: str, family: str, checkpoint: Path
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint by the file's names, as the converter changes them."""
+    number = next(one for one, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    count = config["num_hidden_layers"] + 1
+    names = gguf.get_tensor_name_map(number, count)
+    found = {}
+    for stored, tensor in sorted(_stacked(load_file(checkpoint / "model.safetensors")).items()):
+        values = tensor.float()
+        if family in _TURNED and re.search(r"self_attn\.[qk]_proj", stored):
+            heads = "num_attention_heads" if ".q_proj" in stored else "num_key_value_heads"
+            values = permuted(values, config[heads])
+        if family.startswith("gemma") and stored.endswith("norm.weight"):
+            values = values + 1
+        if stored.endswith("shared_expert_gate.weight"):
+            values = values[0]
+        for hf_name, changed in gguf_changes.changed(family, config, stored, values):
+            theirs = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
+            theirs = hf_name if hf_name.startswith("blk.") else theirs
+            assert theirs, hf_name
+            found[theirs] = changed
+    return found
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
@@ -96,9 +113,10 @@ def _settings(config: dict[str, Any], name: str) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         "rope.freq_base": config["rope_theta"],
         "attention.sliding_window": config.get("sliding_window"),
-        "expert_count": config.get("num_experts", config.get("num_local_experts")),
+        "expert_count": next((config[one] for one in _COUNTS if one in config), None),
         "expert_used_count": config.get("num_experts_per_tok"),
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
+        **gguf_changes.settings(config),
     }
     return {f"{name}.{key}": value for key, value in settings.items()}
 

@@ -19,6 +19,7 @@ from zse.models.resolve import (
     RemoteFile,
     resolve_model,
 )
+from zse.quantize.gguf.shards import shards_of
 from zse.quantize.hub import fetch_snapshot
 from zse.quantize.near_miss import near_file, near_object
 from zse.quantize.remote_folder import fetch_folder
@@ -61,7 +62,7 @@ class Source:
     def files(self) -> list[Path]:
         """Return the files that a conversion may read; models that were made of them are none."""
         if self.path.is_file():
-            return [self.path]
+            return list(shards_of(self.path))
         return [path for path in self.path.iterdir() if path.suffix not in (SUFFIX, ".partial")]
 
 
@@ -124,10 +125,11 @@ def fingerprint(checkpoint: Path) -> str:
     Small files count with their content; large ones with size, time and first bytes (a
     safetensors header), so that a cache look-up does not read gigabytes.
     """
-    paths = [checkpoint] if checkpoint.is_file() else sorted(checkpoint.iterdir())
+    is_gguf = checkpoint.is_file()
+    paths = shards_of(checkpoint) if is_gguf else sorted(checkpoint.iterdir())
     digest = hashlib.sha256()
     for path in paths:
-        if path.suffix not in (".json", ".safetensors", ".jinja") and path != checkpoint:
+        if path.suffix not in (".json", ".safetensors", ".jinja") and not is_gguf:
             continue
         if not path.is_file():
             continue

@@ -35,6 +35,17 @@ class Architecture:
     """Of a layer's tensors: the file's name -> Hugging Face's, without ``.weight``."""
     experts: Mapping[str, str] | None = None
     """Of tensors that hold every expert's: ``{index}`` stands for the expert."""
+    whole: Mapping[str, str] | None = None
+    """Of tensors outside of layers; None: Llama's."""
+    layer: str = "model.layers.{layer}"
+    bare: Mapping[str, str] | None = None
+    """Of a layer's tensors whose endings differ: names with their endings -> Hugging Face's."""
+    guess: Mapping[str, str] | None = None
+    """Of what a layer has that guesses further tokens; such layers follow all others."""
+    guess_layer: str = ""
+    """How the names of such a layer begin, where they do not begin as those of others."""
+    transposed: tuple[str, ...] = ()
+    """Matrices that Hugging Face has with inputs before outputs."""
     pairs_are_neighbours: bool = False
     """The rows of queries and keys are in another order."""
     adds_one_to_norms: bool = False
@@ -92,14 +103,116 @@ _PHI3 = {
 }
 
 
+_GPT_OSS = {
+    **_ATTENTION,
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "post_attention_layernorm",  # as older converters called it
+    "ffn_gate_inp": "mlp.router",
+}
+_GLM4 = {
+    **_ATTENTION,
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+    "ffn_down": "mlp.down_proj",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+_SHARED = {
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+_GLM4_MOE = {
+    **_ATTENTION,
+    **_MLP,
+    **_SHARED,
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
+}
+_SELECTION_BIAS = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
+_GLM4_GUESS = {
+    "nextn.eh_proj": "eh_proj",
+    "nextn.enorm": "enorm",
+    "nextn.hnorm": "hnorm",
+    "nextn.embed_tokens": "embed_tokens",
+    "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm",
+}
+_STARCODER2 = {
+    **_ATTENTION,
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_GPT2 = {
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_GPT2_WHOLE = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+}
+_HYBRID = {
+    **_ROUTED,
+    "post_attention_norm": "post_attention_layernorm",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+_HYBRID_GUESS = {
+    "nextn.eh_proj": "mtp.fc",
+    "nextn.enorm": "mtp.pre_fc_norm_embedding",
+    "nextn.hnorm": "mtp.pre_fc_norm_hidden",
+    "nextn.shared_head_norm": "mtp.norm",
+}
+_BERT = {
+    "attn_q": "attention.self.query",
+    "attn_k": "attention.self.key",
+    "attn_v": "attention.self.value",
+    "attn_output": "attention.output.dense",
+    "attn_output_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense",
+    "ffn_down": "output.dense",
+    "layer_output_norm": "output.LayerNorm",
+}
+_BERT_WHOLE = {
+    "token_embd": "embeddings.word_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+}
+
+
 def _architecture(
     model_type: str, class_name: str, names: dict[str, str], **rest: object
 ) -> Architecture:
     return Architecture(
         model_type=model_type,
-        class_name=f"{class_name}ForCausalLM",
+        class_name=class_name if "Model" in class_name else f"{class_name}ForCausalLM",
         names=MappingProxyType(names),
         **rest,  # type: ignore[arg-type]
+    )
+
+
+def _hybrid(model_type: str, class_name: str, **rest: object) -> Architecture:
+    """Return an architecture of linear and full attention in turns (Qwen3-Next, Qwen3.5)."""
+    return _architecture(
+        model_type,
+        class_name,
+        _HYBRID,
+        adds_one_to_norms=True,
+        guess=_HYBRID_GUESS,
+        guess_layer="mtp.layers.0",
+        **rest,
     )
 
 
@@ -126,25 +239,74 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "gemma3": _architecture("gemma3_text", "Gemma3", _GEMMA, adds_one_to_norms=True),
         "phi3": _architecture("phi3", "Phi3", _PHI3),
         "olmo2": _architecture("olmo2", "Olmo2", {**_ATTENTION, **_MLP, **_AFTER}),
+        "olmo3": _architecture("olmo3", "Olmo3", {**_ATTENTION, **_MLP, **_AFTER}),
+        "gpt-oss": _architecture(
+            "gpt_oss", "GptOss", _GPT_OSS, bare={"attn_sinks.weight": "self_attn.sinks"}
+        ),
+        "glm4": _architecture("glm4", "Glm4", _GLM4),
+        "glm4moe": _architecture(
+            "glm4_moe",
+            "Glm4Moe",
+            _GLM4_MOE,
+            experts=_EXPERTS,
+            bare=_SELECTION_BIAS,
+            guess=_GLM4_GUESS,
+        ),
+        "granite": _architecture("granite", "Granite", _LLAMA, pairs_are_neighbours=True),
+        "starcoder2": _architecture("starcoder2", "Starcoder2", _STARCODER2),
+        "gpt2": _architecture(
+            "gpt2",
+            "GPT2LMHeadModel",
+            _GPT2,
+            whole=_GPT2_WHOLE,
+            layer="transformer.h.{layer}",
+            transposed=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
+        ),
+        "qwen3next": _hybrid("qwen3_next", "Qwen3Next", experts=_EXPERTS),
+        "qwen35": _hybrid("qwen3_5", "Qwen3_5"),
+        "qwen35moe": _hybrid("qwen3_5_moe", "Qwen3_5Moe", experts=_EXPERTS),
+        "bert": _architecture(
+            "bert", "BertModel", _BERT, whole=_BERT_WHOLE, layer="encoder.layer.{layer}"
+        ),
     }
 )
-"""By ``general.architecture``; a ``llama`` with experts is a ``mixtral``."""
+"""By ``general.architecture``; ``VARIANTS`` have the names of others."""
+VARIANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"mixtral": ("llama", "expert_count"), "olmo3": ("olmo2", "attention.sliding_window")}
+)
+"""What stands in a file under another name: that name, and the setting that tells them apart."""
+_NO_MODELS = MappingProxyType(
+    {
+        "adapter": "a LoRA adapter: give the PEFT folder that it was made from with --lora",
+        "mmproj": "a projector of pictures or sounds (mmproj), which texts do without: name the "
+        "model's own .gguf file",
+        "imatrix": "a table of what inputs count (imatrix): name the model's own .gguf file",
+        "vocab": "a vocabulary without weights: name the model's own .gguf file",
+    }
+)
+"""``general.type`` -> what such a file is, and what to do instead."""
 
 
 def find_architecture(settings: Mapping[str, object], where: str) -> tuple[str, Architecture]:
     """Return how the settings of an architecture begin, and the architecture.
 
     Raises:
-        UnsupportedModelError: It is not one of those that are read.
+        UnsupportedModelError: It is not one of those that are read, or the file is no model.
     """
-    named = settings.get("general.architecture")
-    name = str(named)
-    if name == "llama" and settings.get("llama.expert_count"):
-        return name, ARCHITECTURES["mixtral"]
-    if name not in ARCHITECTURES or name == "mixtral":
+    name = str(settings.get("general.architecture"))
+    kind = "mmproj" if name == "clip" else str(settings.get("general.type", "model"))
+    if kind in _NO_MODELS:
+        what, _, instead = _NO_MODELS[kind].partition(": ")
+        raise UnsupportedModelError(
+            f"{where} is no model but {what}", hint=f"{instead[:1].upper()}{instead[1:]}."
+        )
+    for variant, (base, setting) in VARIANTS.items():
+        if name == base and settings.get(f"{base}.{setting}"):
+            return name, ARCHITECTURES[variant]
+    if name not in ARCHITECTURES or name in VARIANTS:
         raise UnsupportedModelError(
             f"{where} holds a model of the architecture {name[:100]!r}; that is not read from GGUF",
-            hint=f"Read are {', '.join(sorted(set(ARCHITECTURES) - {'mixtral'}))}. Convert the "
+            hint=f"Read are {', '.join(sorted(set(ARCHITECTURES) - set(VARIANTS)))}. Convert the "
             "checkpoint in safetensors that it was made from: zse knows more families there.",
         )
     return name, ARCHITECTURES[name]

@@ -12,6 +12,7 @@ from zse.errors import CheckpointError
 from zse.quantize.gguf.architectures import find_architecture
 from zse.quantize.gguf.config import config_of, generation_of
 from zse.quantize.gguf.header import MAX_HEADER_BYTES, GgufHeader, parse_header
+from zse.quantize.gguf.shards import joined, shards_of
 from zse.quantize.gguf.texts import texts_of
 
 if TYPE_CHECKING:
@@ -21,12 +22,18 @@ _FACTORS = "rope_freqs.weight"
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Return what a file says of itself.
+    """Return what a file says of itself; of a model that was split, what all of its files say.
 
     Raises:
-        CheckpointError: It cannot be read, is cut short, or breaks the format.
+        CheckpointError: It cannot be read, is cut short, or breaks the format; or the files are
+            not those of one model.
         UnsupportedModelError: Its version, or a type of its numbers, is not known.
     """
+    paths = shards_of(path)
+    return joined([_read_one(shard) for shard in paths], paths)
+
+
+def _read_one(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -68,6 +75,6 @@ def _rotary_factors(path: Path, header: GgufHeader) -> list[float] | None:
         return None
     if tensor.type.name != "F32" or len(tensor.shape) != 1:
         raise CheckpointError(f"{path}: {_FACTORS} is {tensor.type.name} {list(tensor.shape)}")
-    with path.open("rb") as file:
+    with shards_of(path)[tensor.shard].open("rb") as file:
         data = os.pread(file.fileno(), tensor.length_bytes, tensor.offset_bytes)
     return list(struct.unpack(f"<{tensor.shape[0]}f", data))

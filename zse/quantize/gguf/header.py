@@ -51,6 +51,13 @@ class GgufTensor:
     """As Hugging Face counts: the last axis lies in a row. (The file counts the other way.)"""
     offset_bytes: int
     length_bytes: int
+    shard: int = 0
+    """The file that it is in, of a model that was split."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the last axis; a vector is one."""
+        return math.prod(self.shape[:-1])
 
     @property
     def row_bytes(self) -> int:

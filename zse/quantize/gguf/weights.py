@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file by Hugging Face's names, read row by row as float32."""
+"""The tensors of a GGUF file by Hugging Face's names, read row by row."""
 
 from __future__ import annotations
 
@@ -8,38 +8,31 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.errors import CheckpointError
-from zse.quantize.gguf.architectures import LEFT_OUT, WHOLE, find_architecture
+from zse.quantize.gguf.architectures import find_architecture
 from zse.quantize.gguf.dequantize import dequantize
 from zse.quantize.gguf.documents import read_header
+from zse.quantize.gguf.layouts import views_of
+from zse.quantize.gguf.shards import shards_of
+from zse.quantize.gguf.views import KEPT, mxfp4_blocks, mxfp4_groups, runs
 from zse.quantize.safetensors_file import StoredTensor, read_exactly
-from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from zse.quantize.gguf.architectures import Architecture
     from zse.quantize.gguf.header import GgufTensor
+    from zse.quantize.gguf.types import BlockType
+    from zse.quantize.gguf.views import View
 
-_DTYPES = {"F16": "F16", "BF16": "BF16"}
-"""Types whose numbers are kept as they are; of all others they become float32."""
-
-
-@record
-class _Rows:
-    """Some rows of a tensor, which Hugging Face knows as a tensor of its own."""
-
-    tensor: GgufTensor
-    first_row: int
-    head_rows: int = 0
-    """Rows of a head whose rotary pairs lie beside each other; 0: they lie apart already."""
-    offset: float = 0.0
-    """Is added to the numbers."""
+_BLOCK_HEADS = {"Q4_0": 2, "Q4_1": 4}
+"""Bytes of a block before its codes: the scale; the scale and what is added."""
 
 
 class GgufFile:
-    """An open GGUF file, as a checkpoint's weights. Reads are safe from several threads.
+    """An open GGUF model, as a checkpoint's weights. Reads are safe from several threads.
+
+    Args:
+        path: Its file; any of them where it was split.
 
     Raises:
         CheckpointError: The file is missing, cut short, or breaks the format.
@@ -49,15 +42,16 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header = read_header(path)
-        self._prefix, architecture = find_architecture(self.header.settings, str(path))
-        self._rows = dict(self._pieces(architecture))
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size_bytes = os.fstat(self._fd).st_size
+        prefix, architecture = find_architecture(self.header.settings, str(path))
+        self._views = dict(views_of(self.header, prefix, architecture, str(path)))
+        self._paths = shards_of(path)
+        self._fds = [os.open(shard, os.O_RDONLY | os.O_CLOEXEC) for shard in self._paths]
+        self.size_bytes = sum(os.fstat(fd).st_size for fd in self._fds)
 
     @cached_property
     def tensors(self) -> dict[str, StoredTensor]:
         """By Hugging Face's names."""
-        return {name: _stored(name, rows) for name, rows in self._rows.items()}
+        return {name: view.stored(name) for name, view in self._views.items()}
 
     def read_rows(self, tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
         """Return rows ``start`` to ``stop``, [rows, columns], or numbers of a vector.
@@ -66,102 +60,130 @@ class GgufFile:
             CheckpointError: The file ends before the rows do, or cannot be read.
             MissingDependencyError: Their type needs the package ``gguf``.
         """
-        rows = self._rows[tensor.name]
-        if len(tensor.shape) == 1:
-            numbers = self._turned(rows, self._numbers(rows.tensor, rows.first_row, 1)[:, None])
-            return numbers[start:stop, 0] + rows.offset if rows.offset else numbers[start:stop, 0]
-        together = rows.head_rows or 1
-        first, end = start // together * together, -(-stop // together) * together
-        read = self._numbers(rows.tensor, rows.first_row + first, end - first)
-        found = self._turned(rows, read.view(end - first, -1))
-        return found[start - first : stop - first]
+        view = self._views[tensor.name]
+        if view.packed:
+            return self._packed(view, start, stop)
+        if view.is_flat or len(view.shape) < 2:
+            return self._flat(view)[start:stop]
+        if view.is_transposed:
+            found = self._turned(view, start, stop)
+        else:
+            found = self._at(view, torch.arange(start, stop), self._numbers)
+        if view.columns is not None:
+            found = found[:, view.columns(torch.arange(found.shape[1]))]
+        return found if view.change is None else view.change(found.float())
+
+    def read_codes(self, tensor: StoredTensor, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """Return codes uint8 [rows, K], and float16 [rows, K/32]: ``scale`` and ``offset``.
+
+        A number is code * scale + offset. Of types whose numbers are such alone.
+        """
+        view = self._views[tensor.name]
+        kind = view.tensors[0].type
+        raw = self._at(view, torch.arange(start, stop), _bytes).view(-1, kind.size_bytes)
+        head = _BLOCK_HEADS[kind.name]
+        halves = raw[:, :head].contiguous().view(torch.float16)
+        scale = halves[:, 0]
+        # Eight times a number is exact but for those that are infinite afterwards.
+        offset = halves[:, 1] if kind.name == "Q4_1" else scale * -8
+        codes = torch.cat((raw[:, head:] & 15, raw[:, head:] >> 4), 1)
+        rows = stop - start
+        return {
+            "codes": codes.view(rows, -1),
+            "scale": scale.reshape(rows, -1),
+            "offset": offset.reshape(rows, -1),
+        }
 
     def close(self) -> None:
-        os.close(self._fd)
+        while self._fds:
+            os.close(self._fds.pop())
 
-    def _numbers(self, tensor: GgufTensor, start: int, count: int) -> torch.Tensor:
-        """Return the numbers of whole rows, one after the other."""
+    def _at(
+        self,
+        view: View,
+        rows: torch.Tensor,
+        read: Callable[[torch.Tensor, BlockType], torch.Tensor],
+    ) -> torch.Tensor:
+        """Return rows of a view, [rows, columns], as ``read`` makes them of the file's bytes."""
+        numbers = view.numbers_of(rows)
+        if view.places is None:
+            return self._run(view, int(numbers[0]), int(numbers[-1]) + 1, read)
+        ascending = numbers.sort()
+        found, within = [], ascending.values
+        for first, last in runs(within):
+            part = within[(within >= first) & (within <= last)]
+            found.append(self._run(view, first, last + 1, read)[part - first])
+        return torch.cat(found)[ascending.indices.argsort()]
+
+    def _run(
+        self,
+        view: View,
+        start: int,
+        stop: int,
+        read: Callable[[torch.Tensor, BlockType], torch.Tensor],
+    ) -> torch.Tensor:
+        """Return consecutive rows of what lies one below the other."""
+        parts, below = [], 0
+        for tensor in view.tensors:
+            first, end = max(start - below, 0), min(stop - below, tensor.num_rows)
+            if first < end:
+                raw = self._bytes_of(tensor, first, end - first)
+                parts.append(read(raw, tensor.type).view(end - first, -1))
+            below += tensor.num_rows
+        return _stacked(parts)
+
+    def _bytes_of(self, tensor: GgufTensor, start: int, count: int) -> torch.Tensor:
         data = read_exactly(
-            self._fd,
-            self.path,
+            self._fds[tensor.shard],
+            self._paths[tensor.shard],
             tensor.offset_bytes + start * tensor.row_bytes,
             count * tensor.row_bytes,
         )
-        raw = torch.frombuffer(data, dtype=torch.uint8)
-        if tensor.type.name in _DTYPES:
-            return raw.view(torch.float16 if tensor.type.name == "F16" else torch.bfloat16)
-        return dequantize(raw, tensor.type)
+        return torch.frombuffer(data, dtype=torch.uint8)
 
-    def _turned(self, rows: _Rows, found: torch.Tensor) -> torch.Tensor:
-        """Return whole heads with the first of all pairs before the second of all."""
-        if not rows.head_rows:
-            return found
-        pairs = found.view(-1, rows.head_rows // 2, 2, found.shape[-1])
-        return pairs.transpose(1, 2).reshape(found.shape)
+    def _numbers(self, raw: torch.Tensor, kind: BlockType) -> torch.Tensor:
+        if kind.name in KEPT:
+            return raw.view(torch.float16 if kind.name == "F16" else torch.bfloat16)
+        return dequantize(raw, kind)
 
-    def _pieces(self, architecture: Architecture) -> Iterator[tuple[str, _Rows]]:
-        experts = architecture.experts or {}
-        for tensor in self.header.tensors.values():
-            place, _, leaf = tensor.name.rpartition(".")
-            layer, part = _layer_and_part(place)
-            if part in LEFT_OUT:
-                continue
-            if layer is None and part in WHOLE:
-                yield f"{WHOLE[part]}.{leaf}", self._whole(tensor, part, architecture)
-            elif layer is not None and part in architecture.names:
-                name = f"model.layers.{layer}.{architecture.names[part]}.{leaf}"
-                yield name, self._whole(tensor, part, architecture)
-            elif layer is not None and part in experts and len(tensor.shape) == 3:
-                for index in range(tensor.shape[0]):
-                    name = f"model.layers.{layer}.{experts[part].format(index=index)}.{leaf}"
-                    yield name, _Rows(tensor=tensor, first_row=index * tensor.shape[1])
-            else:
-                yield tensor.name, _Rows(tensor=tensor, first_row=0)  # and is refused by its name
+    def _flat(self, view: View) -> torch.Tensor:
+        """Return all numbers of a vector or a small table, [numbers] or [rows, columns]."""
+        parts = [
+            self._numbers(self._bytes_of(tensor, 0, tensor.num_rows), tensor.type)
+            for tensor in view.tensors
+        ]
+        found = _stacked(parts)
+        if view.places is not None:
+            found = found[view.places(torch.arange(len(found)))]
+        if view.change is not None:
+            found = view.change(found.float())
+        return found.view(-1, view.shape[-1]) if len(view.shape) > 1 else found
 
-    def _whole(self, tensor: GgufTensor, part: str, architecture: Architecture) -> _Rows:
-        head_rows = 0
-        if architecture.pairs_are_neighbours and part in ("attn_q", "attn_k"):
-            head_rows = self._head_rows(tensor, part)
-        is_norm = part.endswith("norm")
-        return _Rows(
-            tensor=tensor,
-            first_row=0,
-            head_rows=head_rows,
-            offset=-1.0 if is_norm and architecture.adds_one_to_norms else 0.0,
-        )
+    def _turned(self, view: View, start: int, stop: int) -> torch.Tensor:
+        """Return rows that are columns of whole matrices of the file."""
+        inputs, outputs = view.shape[-2:]
+        first, end = start // inputs, -(-stop // inputs)
+        rows = torch.arange(first * outputs, end * outputs)
+        found = self._at(view, rows, self._numbers).view(end - first, outputs, inputs)
+        turned = found.transpose(1, 2).reshape(-1, outputs)
+        return turned[start - first * inputs : stop - first * inputs]
 
-    def _head_rows(self, tensor: GgufTensor, part: str) -> int:
-        settings, prefix = self.header.settings, self._prefix
-        heads = settings.get(f"{prefix}.attention.head_count")
-        if part == "attn_k":
-            heads = settings.get(f"{prefix}.attention.head_count_kv", heads)
-        rows = tensor.shape[0]
-        if type(heads) is not int or heads < 1 or rows % (2 * heads):
-            raise CheckpointError(
-                f"{self.path}: {tensor.name} has {rows} rows, which are not those of {heads} heads"
-            )
-        return rows // heads
+    def _packed(self, view: View, start: int, stop: int) -> torch.Tensor:
+        """Return bytes of MXFP4, as checkpoints have them."""
+        groups = mxfp4_groups(view) if view.packed == "blocks" else 1
+        rows = torch.arange(start // groups, -(-stop // groups))
+        raw = self._at(view, rows, _bytes).view(-1, view.tensors[0].type.size_bytes)
+        if view.packed == "blocks":
+            return mxfp4_blocks(raw)[start % groups :][: stop - start]
+        return raw[:, 0].reshape(len(rows), -1)
 
 
-def _layer_and_part(place: str) -> tuple[int | None, str]:
-    """Return the layer and what of it: ``blk.3.attn_q`` -> 3 and ``attn_q``."""
-    start, _, rest = place.partition(".")
-    number, _, part = rest.partition(".")
-    if start == "blk" and number.isdecimal() and part:
-        return int(number), part
-    return None, place
+def _bytes(raw: torch.Tensor, _kind: BlockType) -> torch.Tensor:
+    return raw
 
 
-def _stored(name: str, rows: _Rows) -> StoredTensor:
-    tensor = rows.tensor
-    shape = tensor.shape[-2:]
-    if name.endswith("shared_expert_gate.weight") and len(shape) == 1:
-        shape = (1, *shape)  # a matrix of one row is kept as a vector
-    share = 1 if len(tensor.shape) < 3 else tensor.shape[0]
-    return StoredTensor(
-        name=name,
-        dtype=_DTYPES.get(tensor.type.name, "F32"),
-        shape=shape,
-        offset_bytes=tensor.offset_bytes + rows.first_row * tensor.row_bytes,
-        length_bytes=tensor.length_bytes // share,
-    )
+def _stacked(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Return rows one below the other, as float32 where their types differ."""
+    if len({part.dtype for part in parts}) > 1:
+        parts = [part.float() for part in parts]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

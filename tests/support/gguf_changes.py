@@ -1,0 +1,144 @@
+"""What llama.cpp's converter does to the tensors of some families (``conversion/*.py``)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MTP = {
+    "mtp.fc": "eh_proj",
+    "mtp.pre_fc_norm_embedding": "enorm",
+    "mtp.pre_fc_norm_hidden": "hnorm",
+    "mtp.norm": "shared_head_norm",
+}
+HYBRIDS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+
+
+def settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what some families say besides, without the architecture's name."""
+    family, found = config["model_type"], {}
+    if family in HYBRIDS:
+        heads = config["linear_num_value_heads"]
+        found = {
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": config["linear_key_head_dim"],
+            "ssm.group_count": config["linear_num_key_heads"],
+            "ssm.time_step_rank": heads,
+            "ssm.inner_size": heads * config["linear_value_head_dim"],
+            "rope.dimension_count": config["head_dim"] // 4,
+        }
+        if family != "qwen3_5_moe":
+            found |= {
+                "nextn_predict_layers": 1,
+                "block_count": config["num_hidden_layers"] + 1,
+            }
+    if family == "glm4_moe":
+        found = {
+            "nextn_predict_layers": 1,
+            "block_count": config["num_hidden_layers"] + 1,
+            "expert_shared_count": 1,
+            "leading_dense_block_count": 1,
+            "expert_weights_scale": 1.5,
+        }
+    if family in ("starcoder2", "gpt2"):
+        found = {"attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": None}
+    if family == "granite":
+        found = {
+            "attention.scale": config["attention_multiplier"],
+            "embedding_scale": config["embedding_multiplier"],
+            "residual_scale": config["residual_multiplier"],
+            "logit_scale": config["logits_scaling"],
+        }
+    if family == "gpt_oss":
+        found = {"expert_feed_forward_length": config["intermediate_size"]}
+    return found
+
+
+def changed(
+    family: str, config: dict[str, Any], name: str, values: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors that become of one, by names that the package's table knows."""
+    if family == "gpt_oss":
+        yield from _gpt_oss(name, values)
+    elif family in HYBRIDS:
+        yield from _hybrid(family, config, name, values)
+    elif family == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):
+        yield name, values.t()
+    else:
+        yield name.replace("e_score_correction_bias", "e_score_correction.bias"), values
+
+
+def _gpt_oss(name: str, values: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    if "sinks" in name:
+        yield f"{name}.weight", values
+    elif "experts" not in name:
+        yield name, values
+    elif name.endswith("_bias"):
+        stem = name.removesuffix("_bias")
+        if "gate_up" in name:
+            yield f"{stem.replace('gate_up', 'gate')}.bias", values[:, ::2]
+            yield f"{stem.replace('gate_up', 'up')}.bias", values[:, 1::2]
+        else:
+            yield f"{stem}.bias", values
+    else:
+        turned = values.transpose(1, 2)
+        if "gate_up" in name:
+            yield f"{name.replace('gate_up', 'gate')}.weight", turned[:, ::2]
+            yield f"{name.replace('gate_up', 'up')}.weight", turned[:, 1::2]
+        else:
+            yield f"{name}.weight", turned
+
+
+def _hybrid(
+    family: str, config: dict[str, Any], name: str, values: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    last = config["num_hidden_layers"]
+    if name.startswith("mtp.layers.0."):
+        name = name.replace("mtp.layers.0.", f"model.layers.{last}.")
+    elif name.startswith("mtp."):
+        part, _, leaf = name.rpartition(".")
+        name = f"blk.{last}.nextn.{_MTP[part]}.{leaf}"
+    if family != "qwen3_next" and "linear_attn." in name:
+        values = _tiled(config, name, values)
+    if name.endswith("A_log"):
+        yield name, -torch.exp(values)
+    elif name.endswith("dt_bias"):
+        yield name.replace("dt_bias", "dt_proj.bias"), values
+    elif "conv1d" in name:
+        yield name, values.squeeze(1)
+    elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        yield name, values + 1
+    elif "in_proj_qkvz" in name:
+        keys, width = config["linear_num_key_heads"], config["linear_value_head_dim"]
+        shared = config["linear_num_value_heads"] // keys * width
+        sizes = [config["linear_key_head_dim"]] * 2 + [shared] * 2
+        split = torch.split(values.view(keys, sum(sizes), -1), sizes, 1)
+        query, key, value, gate = (part.reshape(-1, values.shape[1]) for part in split)
+        yield name.replace("qkvz", "qkv"), torch.cat((query, key, value))
+        yield name.replace("qkvz", "z"), gate
+    else:
+        yield name, values
+
+
+def _tiled(config: dict[str, Any], name: str, values: torch.Tensor) -> torch.Tensor:
+    """Return heads of values member by member, which checkpoints have group by group."""
+    keys, width = config["linear_num_key_heads"], config["linear_value_head_dim"]
+
+    def tile(rows: torch.Tensor, size: int) -> torch.Tensor:
+        heads = rows.reshape(keys, -1, size, *rows.shape[1:])
+        return heads.transpose(0, 1).reshape(rows.shape)
+
+    fixed = 2 * keys * config["linear_key_head_dim"]
+    if "in_proj_qkv" in name or "conv1d" in name:
+        return torch.cat((values[:fixed], tile(values[fixed:], width)))
+    if "in_proj_z" in name:
+        return tile(values, width)
+    if "out_proj" in name:
+        return tile(values.t(), width).t()
+    is_of_heads = re.search(r"in_proj_[ab]\.|A_log|dt_bias", name)
+    return tile(values, 1) if is_of_heads else values
