@@ -45,6 +45,17 @@ def test_read_token_by_token_an_exact_model_says_what_it_said_of_the_prompt(
     assert math.isclose(whole["perplexity"], single["perplexity"], rel_tol=1e-3)
 
 
+def test_what_rounding_costs_is_measured_against_the_same_file_without_any(
+    files: dict[str, Path],
+) -> None:
+    path = files["int4"]
+    words = (path, "--against", path, "--tokens", "40", "--as", "decode")
+    none = figures(*words, "--exact-activations")["divergence_nats"]
+    activations = figures(*words)["divergence_nats"]
+    cache = figures(*words, "--exact-activations", "--kv-dtype", "int8")["divergence_nats"]
+    assert none < 1e-6 < min(activations, cache)
+
+
 def test_people_read_perplexity_with_its_interval(files: dict[str, Path]) -> None:
     words = [str(files["int4"]), "--against", str(files["fp16"]), "--tokens", "120"]
     shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout

