@@ -15,7 +15,6 @@ from zse.format.mxfp4 import MXFP4_GROUP
 from zse.models.families import read_checkpoint
 from zse.models.weights import MXFP4
 from zse.quantize.formats import unquantized_config
-from zse.quantize.formats.find import format_of
 from zse.quantize.formats.quantized import QuantizedMatrices, quantized_in
 from zse.quantize.place import place_of
 from zse.quantize.safetensors_file import StoredTensor, check_packed, storage_dtype
@@ -78,7 +77,7 @@ class Checkpoint:
             if self.place.read("generation_config.json") is not None
             else None
         )
-        self.format = format_of(self.config_json)
+        self.format = self.place.weight_format(self.config_json)
         """How its matrices are quantized already; None where they are not, or in MXFP4."""
         self.spec = read_checkpoint(unquantized_config(self.config_json), self.generation_config)
         self.left_out: list[str] = []

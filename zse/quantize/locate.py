@@ -105,7 +105,9 @@ def locate_model(
 
 
 def _is_quantized(source: Source) -> bool:
-    """Whether a checkpoint came quantized, by its config.json."""
+    """Whether a checkpoint may have come quantized: a GGUF file, or by its config.json."""
+    if source.folder is None:
+        return True
     path = source.path / "config.json"
     return path.is_file() and quantization(read_json(path)) is not None
 

@@ -6,11 +6,13 @@ Whoever converts sees texts by the names that they have in a folder, and tensors
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zse.errors import CheckpointError, NotFoundError
 from zse.models.resolve import is_gguf_file
-from zse.quantize.gguf.documents import documents_in
+from zse.quantize.formats.find import format_of
+from zse.quantize.gguf.documents import documents_in, read_header
+from zse.quantize.gguf.kept import gguf_format
 from zse.quantize.gguf.weights import GgufFile
 from zse.quantize.near_miss import near_checkpoint
 from zse.quantize.safetensors_file import SafetensorsFile, StoredTensor
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+
+    from zse.quantize.formats.matrix import WeightFormat
 
 CONFIG = "config.json"
 
@@ -72,6 +76,14 @@ class Place(Protocol):
         """Return tensor -> the name of its file, where the checkpoint says it."""
         ...
 
+    def weight_format(self, config_json: Mapping[str, Any], /) -> WeightFormat | None:
+        """Return how matrices are quantized already; None where they are not, or by their family.
+
+        Raises:
+            UnsupportedModelError: An option of the format is not supported.
+        """
+        ...
+
 
 def place_of(path: Path) -> Place:
     """Return the place of a checkpoint.
@@ -117,6 +129,9 @@ class FolderPlace:
         index = self.path / INDEX_NAME
         return read_weight_map(index) if index.is_file() else {}
 
+    def weight_format(self, config_json: Mapping[str, Any]) -> WeightFormat | None:
+        return format_of(config_json)
+
 
 class GgufPlace:
     """One GGUF file: its settings stand for config.json and the tokenizer's files."""
@@ -138,6 +153,9 @@ class GgufPlace:
 
     def shard_of_tensors(self) -> Mapping[str, str]:
         return {}
+
+    def weight_format(self, _config_json: Mapping[str, Any]) -> WeightFormat | None:
+        return gguf_format(read_header(self.path))
 
     @cached_property
     def _texts(self) -> dict[str, bytes]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEPT = ("F16", "BF16")
 """Types whose numbers are kept as they are; of all others they become float32."""
+_PLAIN = ("F32", "F64", "I8", "I16", "I32", "I64")
 _MOST_UNREAD = 8
 """Rows that are read and left out, to save a read of its own for those behind them."""
 
@@ -58,7 +59,7 @@ class View:
             length_bytes = round(length_bytes * share)
         return StoredTensor(
             name=name,
-            dtype=self._dtype(),
+            dtype=self._dtype(name),
             shape=self.shape,
             offset_bytes=self.tensors[0].offset_bytes,
             length_bytes=length_bytes,
@@ -69,20 +70,17 @@ class View:
         placed = rows if self.places is None else self.places(rows)
         return placed + self.first_row
 
-    def _dtype(self) -> str:
-        kinds = {tensor.type.name for tensor in self.tensors}
+    def _dtype(self, name: str) -> str:
+        """Return the type that rows are read in, or that of the blocks of a matrix."""
         if self.packed:
             return "U8"
-        if self.is_flat or self.is_transposed or self.change is not None or self.columns:
+        kinds = {tensor.type.name for tensor in self.tensors}
+        is_changed = self.is_flat or self.is_transposed or self.columns is not None
+        if is_changed or self.change is not None or len(kinds) > 1:
             return "F32"
         kind = kinds.pop()
-        if kinds:
-            return "F32"
-        return kind if kind in KEPT or kind in KEPT_CODES else "F32"
-
-
-KEPT_CODES = ("Q4_0", "Q4_1")
-"""Types whose codes are those of our INT4."""
+        is_matrix = len(self.shape) == 2 and name.endswith("weight")
+        return kind if kind in KEPT or (is_matrix and kind not in _PLAIN) else "F32"
 
 
 def runs(numbers: torch.Tensor) -> Iterator[tuple[int, int]]:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from zse.quantize.gguf.types import BlockType
     from zse.quantize.gguf.views import View
 
-_BLOCK_HEADS = {"Q4_0": 2, "Q4_1": 4}
-"""Bytes of a block before its codes: the scale; the scale and what is added."""
-
 
 class GgufFile:
     """An open GGUF model, as a checkpoint's weights. Reads are safe from several threads.
@@ -73,26 +70,14 @@ class GgufFile:
             found = found[:, view.columns(torch.arange(found.shape[1]))]
         return found if view.change is None else view.change(found.float())
 
-    def read_codes(self, tensor: StoredTensor, start: int, stop: int) -> dict[str, torch.Tensor]:
-        """Return codes uint8 [rows, K], and float16 [rows, K/32]: ``scale`` and ``offset``.
+    def read_blocks(self, tensor: StoredTensor, start: int, stop: int) -> torch.Tensor:
+        """Return the bytes of rows, uint8 [rows, blocks, bytes of a block].
 
-        A number is code * scale + offset. Of types whose numbers are such alone.
+        Of a matrix whose columns lie as they are.
         """
         view = self._views[tensor.name]
-        kind = view.tensors[0].type
-        raw = self._at(view, torch.arange(start, stop), _bytes).view(-1, kind.size_bytes)
-        head = _BLOCK_HEADS[kind.name]
-        halves = raw[:, :head].contiguous().view(torch.float16)
-        scale = halves[:, 0]
-        # Eight times a number is exact but for those that are infinite afterwards.
-        offset = halves[:, 1] if kind.name == "Q4_1" else scale * -8
-        codes = torch.cat((raw[:, head:] & 15, raw[:, head:] >> 4), 1)
-        rows = stop - start
-        return {
-            "codes": codes.view(rows, -1),
-            "scale": scale.reshape(rows, -1),
-            "offset": offset.reshape(rows, -1),
-        }
+        raw = self._at(view, torch.arange(start, stop), _bytes)
+        return raw.view(stop - start, -1, view.tensors[0].type.size_bytes)
 
     def close(self) -> None:
         while self._fds:
