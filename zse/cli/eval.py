@@ -117,7 +117,7 @@ def command(
         found = evaluate(one, windows, other, partial(show, "reading"))
     if as_json:
         facts = {"model": model, "against": against, "context": context, "read_as": read_as}
-        figures = {**facts, **_figures(found), "file_bytes": path.stat().st_size}
+        figures = {**facts, **figures_of(found), "file_bytes": path.stat().st_size}
         sys.stdout.write(json.dumps(figures) + "\n")
     else:
         sys.stdout.write(describe(found, against))
@@ -193,7 +193,7 @@ def _with_margin(mean: Mean, digits: int, unit: str, *, factor: float = 1) -> st
     return f"{mean.value * factor:.{digits}f}{margin} {unit}"
 
 
-def _figures(found: Evaluation) -> dict[str, Any]:
+def figures_of(found: Evaluation) -> dict[str, Any]:
     """Return the figures with their units in the names; an unknown margin is null."""
 
     def both(name: str, mean: Mean) -> dict[str, float | None]:
