@@ -45,11 +45,11 @@ def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
         told = ops.layer_inputs(step, residual, ops.ends.layer_inputs, inputs)
     for layer in spec.layers:
         with ops.layer(layer) as weights:
-            residual = _run_layer(ops, layer, weights, step, residual, told)
+            residual = run_layer(ops, layer, weights, step, residual, told)
     return residual
 
 
-def _run_layer(
+def run_layer(
     ops: Operations,
     layer: LayerSpec,
     weights: LayerWeights,
@@ -57,6 +57,7 @@ def _run_layer(
     residual: Handle,
     told: Handle | None,
 ) -> Handle:
+    """Return the residual stream behind a layer; ``told`` is what ``layer_inputs`` returned."""
     mixed = _mix(ops, layer, weights, step, residual)
     residual = ops.linear_residual(
         step, mixed, weights.output, residual, layer.residual_scale, weights.mixer_post_norm

@@ -108,10 +108,7 @@ class TorchBackend(TorchOperations):
 
     def begin(self, batch: StepBatch, cache: StepMemory | None = None) -> Step:
         step = build_step(batch, cache or self._memory, self._spec.vocab_size)
-        end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)
-        step.rotary = {
-            rope: table.rows(step.positions, end) for rope, table in self._rotary.items()
-        }
+        self.turn(step)
         return step
 
     # --- memory --------------------------------------------------------------------------------

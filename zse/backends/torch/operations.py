@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from zse.backends.handles import ExpertWeights, LayerInputsWeights, LayerInputWeights
     from zse.backends.torch.step import Step
-    from zse.backends.torch.weights import BoundLinear, BoundNorm, Weights
+    from zse.backends.torch.weights import BoundLinear, BoundNorm, BoundWeights
     from zse.backends.types import Answers, SampledToken, StepBatch
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.layer_spec import (
@@ -68,7 +68,7 @@ class Query(NamedTuple):
 class TorchOperations:
     """See ``zse.backends.operations.Operations``; the model has been checked."""
 
-    def __init__(self, weights: Weights, spec: ModelSpec) -> None:
+    def __init__(self, weights: BoundWeights, spec: ModelSpec) -> None:
         self.ends = EndWeights(
             embedding=weights.embedding,
             layer_inputs=weights.layer_inputs(spec),
@@ -85,6 +85,13 @@ class TorchOperations:
     def drop(self) -> None:
         self._scopes.clear()
         self.ends = EndWeights(embedding=None, final_norm=None, head=None)
+
+    def turn(self, step: Step) -> None:
+        """Look up the angles of a step's positions."""
+        end = max(chunk.start_position + chunk.num_tokens for chunk in step.chunks)
+        step.rotary = {
+            rope: table.rows(step.positions, end) for rope, table in self._rotary.items()
+        }
 
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
         return self._scopes[layer.index]

@@ -19,7 +19,7 @@ from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from zse.backends.handles import LayerInputsWeights
     from zse.backends.torch.forms import Form
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zse.format.reader import ZSEReader
     from zse.format.spec import TensorEntry
     from zse.models.layer_spec import LinearSpec, NormSpec
-    from zse.models.spec import ModelSpec
+    from zse.models.spec import EmbeddingSpec, ModelSpec
     from zse.models.weights import WeightSpec
 
 
@@ -85,43 +85,32 @@ class StoredRows:
         return dequantize(replace(self._entry, shape=shape), rows)
 
 
-class Weights:
-    """Every tensor of one file, in the form that the operations use.
+class BoundWeights:
+    """The weights of a model by name, in the form that the operations use.
 
-    Matrices are packed group by group; the mapped pages of a packed group are dropped at once, so
-    memory never holds two copies of more than one group.
+    Args:
+        rows_of: Returns float32 rows of the embedding's table, [tokens, hidden] of int64 [tokens].
     """
 
-    def __init__(self, reader: ZSEReader, spec: ModelSpec) -> None:
+    def __init__(self, rows_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._linears: dict[str, Linear] = {}
-        self._stacks: dict[str, list[Linear]] = {}
+        self._stacks: dict[str, Sequence[Linear]] = {}
         """A matrix an expert."""
-        self._members = {
-            weight.name: weight.members for weight in spec.weights() if weight.kind == "experts"
-        }
-        self._kept_whole = {
-            weight.name
-            for weight in spec.weights()
-            if weight.kind in ("state", "position", "latent")
-        }
         self._vectors: dict[str, torch.Tensor] = {}
         """What is no matrix to multiply with."""
-        self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
-        self.kept_bytes = 0
-        """Bytes of this process's own memory that weights take."""
-        self._gathered = spec.gathered
-        for group in reader.header.loaded().groups:
-            for entry in reader.tensors_of(group.name):
-                self._load(reader, entry)
-            reader.release(group.name)
-        self._embedding = StoredRows(reader, spec.embedding.weight.name)
-        inputs = spec.embedding.layer_inputs
-        self._layer_table = None if inputs is None else StoredRows(reader, inputs.table.name)
-        self._positions = self._vector(spec.embedding.positions)
-        self._first_position = spec.embedding.first_position
-        self._token_types = self._vector(spec.embedding.token_types)
-        norm = spec.embedding.norm
-        self._embed_norm = None if norm is None else self.norm(norm)
+        self._embedding = rows_of
+        self._layer_table: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self._positions: torch.Tensor | None = None
+        self._first_position = 0
+        self._token_types: torch.Tensor | None = None
+        self._embed_norm: BoundNorm | None = None
+
+    def _bind_embedding(self, spec: EmbeddingSpec) -> None:
+        """Take what is added to the table's rows from the vectors, which are there by now."""
+        self._positions = self._vector(spec.positions)
+        self._first_position = spec.first_position
+        self._token_types = self._vector(spec.token_types)
+        self._embed_norm = None if spec.norm is None else self.norm(spec.norm)
 
     def linear(self, spec: LinearSpec) -> BoundLinear | StackedLinear:
         bias = self._vector(spec.bias)
@@ -157,18 +146,50 @@ class Weights:
         inputs = spec.embedding.layer_inputs
         return None if inputs is None else bind_layer_inputs(inputs, self._layer_table, self)
 
+    def _vector(self, spec: WeightSpec | None) -> torch.Tensor | None:
+        return None if spec is None else self._vectors[spec.name]
+
+
+class Weights(BoundWeights):
+    """Every tensor of one file, in the form that the operations use.
+
+    Matrices are packed group by group; the mapped pages of a packed group are dropped at once, so
+    memory never holds two copies of more than one group.
+    """
+
+    def __init__(self, reader: ZSEReader, spec: ModelSpec) -> None:
+        table = StoredRows(reader, spec.embedding.weight.name)
+        super().__init__(table)
+        self._members = {
+            weight.name: weight.members for weight in spec.weights() if weight.kind == "experts"
+        }
+        self._kept_whole = {
+            weight.name
+            for weight in spec.weights()
+            if weight.kind in ("state", "position", "latent")
+        }
+        self._upcasts = reader.size_bytes <= UPCAST_LIMIT_BYTES
+        self.kept_bytes = 0
+        """Bytes of this process's own memory that weights take."""
+        self._gathered = spec.gathered
+        for group in reader.header.loaded().groups:
+            for entry in reader.tensors_of(group.name):
+                self._load(reader, entry)
+            reader.release(group.name)
+        self._tables = [table]
+        if (inputs := spec.embedding.layer_inputs) is not None:
+            self._layer_table = StoredRows(reader, inputs.table.name)
+            self._tables.append(self._layer_table)
+        self._bind_embedding(spec.embedding)
+
     def clear(self) -> None:
         """Drop every tensor; views of the mapping must be gone before the file is closed."""
         self._linears.clear()
         self._stacks.clear()
         self._vectors.clear()
-        self._embedding.parts.clear()
-        if self._layer_table is not None:
-            self._layer_table.parts.clear()
+        for table in self._tables:
+            table.parts.clear()
         self._positions = self._token_types = self._embed_norm = None
-
-    def _vector(self, spec: WeightSpec | None) -> torch.Tensor | None:
-        return None if spec is None else self._vectors[spec.name]
 
     def _load(self, reader: ZSEReader, entry: TensorEntry) -> None:
         if entry.name in self._gathered:
