@@ -43,6 +43,14 @@ Tokenizer = Annotated[
     ),
 ]
 ChatTemplate = Annotated[str | None, Option(metavar="FILE", help="Take this Jinja template.")]
+Calibrate = Annotated[
+    str | None,
+    Option(
+        metavar="FILE",
+        help="Have the model read this text, or these conversations (.jsonl), and choose codes by "
+        'what comes of it; "sample" is a text that zse brings.',
+    ),
+]
 Force = Annotated[
     bool, Option("--force", help="Replace what OUT names; write inside the checkpoint's folder.")
 ]
@@ -61,6 +69,7 @@ def command(
     tokenizer: Tokenizer = None,
     chat_template: ChatTemplate = None,
     allow_no_tokenizer: AllowNoTokenizer = False,
+    calibrate: Calibrate = None,
     resume: Resume = False,
     force: Force = False,
     as_json: Json = False,
@@ -86,6 +95,7 @@ def command(
             tokenizer=tokenizer,
             chat_template=chat_template,
             allow_no_tokenizer=allow_no_tokenizer,
+            calibrate=calibrate,
             resume=resume,
             force=force,
             progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),
@@ -99,11 +109,13 @@ def _summary(report: ConversionReport) -> str:
     schemes = ", ".join(f"{count} {scheme}" for scheme, count in report.schemes.items())
     warnings = "".join(f"\nwarning: {words}" for words in report.warnings)
     kept = f"\nkept: {report.kept_packed} as the checkpoint has them" if report.kept_packed else ""
+    read = report.calibration
+    calibrated = f"calibrated: by {read['tokens']} tokens of {read['text']}\n" if read else ""
     resumed = f"\nresumed: {report.resumed_groups} groups" if report.resumed_groups else ""
     return (
         f"wrote: {report.path}\n"
         f"size: {size_text(report.size_bytes)} (checkpoint: {size_text(report.source_bytes)})\n"
         f"tensors: {report.tensors} ({schemes}){kept}\n"
-        f"sha256: {report.sha256}\n"
+        f"{calibrated}sha256: {report.sha256}\n"
         f"time: {report.seconds:.1f} s{resumed}{warnings}"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.records import record
+from zse.text.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 SAMPLE = Path(__file__).parent / "sample"
 """A page of prose and one of code, both of this project: hardly what a model was trained on."""
-MOST_BYTES = 64 << 20
 
 
 @record
@@ -33,7 +33,7 @@ def read_texts(paths: Sequence[Path]) -> list[str]:
     Raises:
         UsageError: A file is absent, no text in UTF-8, empty, or longer than 64 MiB.
     """
-    return [_read(path) for path in paths or sorted(SAMPLE.glob("*.txt"))]
+    return [read_text(path) for path in paths or sorted(SAMPLE.glob("*.txt"))]
 
 
 def windows_of(
@@ -67,23 +67,6 @@ def windows_of(
     if not found:
         raise UsageError("the texts have fewer than two tokens: nothing can be foretold")
     return found
-
-
-def _read(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise UsageError(
-                f"{path} has {size:,} bytes, more than the {MOST_BYTES:,} that are read"
-            )
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text in UTF-8: byte {error.start} does not fit") from error
-    if not text.strip():
-        raise UsageError(f"{path} is empty")
-    return text
 
 
 def _tokens_in_front(outer: list[int], inner: list[int]) -> list[int]:

@@ -12,12 +12,15 @@ from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zse import __version__
 from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
 from zse.models.storage import DEFAULT_QUANTIZATION, Storage
+from zse.quantize.calibrate.calibrator import Calibrator, no_rounding
+from zse.quantize.calibrate.support import check_calibrated
+from zse.quantize.calibrate.texts import read_calibration
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.choice import SchemeChoice
 from zse.quantize.report import ConversionProgress as ConversionProgress
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from zse.format.layout import PlannedTensor
     from zse.models.weights import WeightSpec
+    from zse.quantize.calibrate.texts import CalibrationText
 
 
 def convert_model(
@@ -50,6 +54,7 @@ def convert_model(
     tokenizer: str | Path | None = None,
     chat_template: str | Path | None = None,
     allow_no_tokenizer: bool = False,
+    calibrate: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
@@ -68,6 +73,9 @@ def convert_model(
         tokenizer: Folder whose tokenizer is taken instead of the checkpoint's own.
         chat_template: Jinja file that is taken instead of the tokenizer's own template.
         allow_no_tokenizer: Convert a checkpoint that has none.
+        calibrate: File with a text that the model reads, so that codes are chosen by what it makes
+            of it: plain text, or JSON lines of messages (``.jsonl``); ``sample`` is one that zse
+            brings.
         resume: Go on with what a killed run left, and keep what is done if this run fails.
         force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
@@ -97,7 +105,11 @@ def convert_model(
         allow_no_tokenizer=allow_no_tokenizer,
     )
     notify = progress or (lambda _now: None)
-    conversion = _Conversion(storage, texts, resume=resume, force=force, notify=notify)
+    text = None
+    if calibrate is not None:
+        check_calibrated(storage.quantization)
+        text = read_calibration(calibrate)
+    conversion = _Conversion(storage, texts, text, resume=resume, force=force, notify=notify)
     return conversion.run(model, out, revision)
 
 
@@ -107,6 +119,7 @@ class _Conversion:
     Args:
         storage: How weights are kept.
         texts: Whose tokenizer and template.
+        calibration: What the model reads, if anything.
         resume: Go on with what a killed run left.
         force: Replace what is there.
         notify: Called after each chunk.
@@ -116,6 +129,7 @@ class _Conversion:
         self,
         storage: Storage,
         texts: TextOptions,
+        calibration: CalibrationText | None,
         *,
         resume: bool,
         force: bool,
@@ -123,6 +137,7 @@ class _Conversion:
     ) -> None:
         self._storage = storage
         self._texts = texts
+        self._calibration = calibration
         self._resume = resume
         self._force = force
         self._notify = notify
@@ -156,6 +171,7 @@ class _Conversion:
             target,
             self._storage,
             texts=self._texts,
+            calibration=self._calibration,
             threads=self._settings.serve.load.device.threads,
             resume=self._resume,
             progress=self._notify,
@@ -177,6 +193,7 @@ def convert_source(
     options: Storage,
     *,
     texts: TextOptions = TextOptions(),  # noqa: B008 - frozen
+    calibration: CalibrationText | None = None,
     threads: int = 0,
     resume: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
@@ -194,26 +211,28 @@ def convert_source(
             for group in checkpoint.plan
         ]
         sections = collect_sections(checkpoint, texts)
-        warnings = check_texts(dict(sections), checkpoint.spec, texts)
         not_as_asked = choice.options.count_int8_instead(checkpoint.plan)
+        warnings = (
+            *not_as_asked.warnings,
+            *check_texts(dict(sections), checkpoint.spec, texts),
+            *choice.notes(),
+            *_left_out(checkpoint),
+        )
+        calibrator = None
+        if calibration is not None:
+            calibrator = Calibrator(checkpoint, calibration, dict(sections))
         with ZSEWriter(
             target,
             architecture=checkpoint.spec.family,
             model_config=checkpoint.spec.header,
-            provenance={
-                "source": source.name,
-                "revision": source.revision,
-                "tool": f"zse {__version__}",
-                "options": choice.options.to_json(),
-                **texts.to_json(),
-            },
+            provenance=_provenance(source, choice.options, texts, calibrator),
             resume=resume,
         ) as writer:
             for name, data in sections:
                 writer.add_section(name, data)
             writer.plan([(name, [planned for _, planned in items]) for name, items in groups])
             completed = writer.completed_groups
-            _write_groups(checkpoint, writer, groups, threads, notify)
+            _write_groups(checkpoint, writer, groups, threads, notify, calibrator)
             header = writer.close()
         return Written(
             source_bytes=checkpoint.source_bytes,
@@ -224,13 +243,23 @@ def convert_source(
                 tensor.packing is not None for _, items in groups for tensor, _ in items
             ),
             resumed_groups=len(completed),
-            warnings=(
-                *not_as_asked.warnings,
-                *warnings,
-                *choice.notes(),
-                *_left_out(checkpoint),
-            ),
+            calibration={} if calibrator is None else calibrator.facts,
+            warnings=warnings,
         )
+
+
+def _provenance(
+    source: Source, options: Storage, texts: TextOptions, calibrator: Calibrator | None
+) -> dict[str, Any]:
+    """Return what a file's header says of how it came to be."""
+    return {
+        "source": source.name,
+        "revision": source.revision,
+        "tool": f"zse {__version__}",
+        "options": options.to_json(),
+        **texts.to_json(),
+        **({} if calibrator is None else {"calibration": calibrator.facts}),
+    }
 
 
 def _left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -245,6 +274,7 @@ def _write_groups(
     groups: list[tuple[str, list[tuple[WeightSpec, PlannedTensor]]]],
     threads: int,
     notify: Callable[[ConversionProgress], None],
+    calibrator: Calibrator | None,
 ) -> None:
     """Write the tensors of the groups that are not in the file yet."""
     sizes = {
@@ -254,7 +284,10 @@ def _write_groups(
         for name, items in groups
     }
     completed = writer.completed_groups
-    done_bytes, total_bytes = sum(sizes[name] for name in completed), sum(sizes.values())
+    # That a text goes through a layer counts as much as that the layer is written.
+    walked = {} if calibrator is None else {name: sizes[name] for name in calibrator.layers}
+    done_bytes = sum(sizes[name] for name in completed)
+    total_bytes = sum(sizes.values()) + sum(walked.values())
 
     def on_bytes(count: int) -> None:
         nonlocal done_bytes
@@ -264,9 +297,13 @@ def _write_groups(
     on_bytes(0)
     with TensorStream(checkpoint, writer, on_bytes, num_workers=threads) as stream:
         for name, items in groups:
-            if name not in completed:
-                for tensor, planned in items:
-                    stream.write_tensor(tensor, planned)
+            is_new, rounding_of = name not in completed, no_rounding
+            if calibrator is not None and name in walked:
+                rounding_of = calibrator.walk(
+                    name, is_counting=is_new, size_bytes=walked[name], on_bytes=on_bytes
+                )
+            for tensor, planned in items if is_new else ():
+                stream.write_tensor(tensor, planned, rounding_of(tensor, planned))
 
 
 def _check_destination(out: str | Path, settings: Settings) -> Location:

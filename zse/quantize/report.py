@@ -17,7 +17,8 @@ class ConversionProgress:
     stage: str
     """``fetch``, ``convert``, ``checksum`` or ``upload``."""
     done_bytes: int
-    """Of the checkpoint while fetching and converting, of the file afterwards."""
+    """Of the checkpoint while fetching and converting, of the file afterwards. Layers that a text
+    goes through count twice."""
     total_bytes: int
 
 
@@ -36,6 +37,9 @@ class Written:
     kept_packed: int
     """Matrices whose numbers the checkpoint had quantized already: they are as they were, whatever
     was asked for."""
+    calibration: Mapping[str, str | int]
+    """What the model read for it: ``text``, its ``sha256``, ``tokens``, ``method``; empty where it
+    was converted without data."""
     resumed_groups: int
     """Groups that an earlier run had finished."""
     warnings: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
     from zse.format.layout import PlannedTensor
     from zse.format.writer import ZSEWriter
     from zse.models.weights import Source, WeightSpec
+    from zse.quantize.calibrate.rounding import Rounding
     from zse.quantize.checkpoint import Checkpoint
 
 QUANTIZED_CHUNK_ELEMENTS = 256 * 1024
 PLAIN_CHUNK_ELEMENTS = 4 * 1024 * 1024
+CALIBRATED_CHUNK_ELEMENTS = 8 * 1024 * 1024
+"""Each input's weights of many rows are rounded together there."""
 MAX_WORKERS = 16
 
 
@@ -79,8 +83,10 @@ class TensorStream:
         self._pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(self._threads_before)
 
-    def write_tensor(self, weight: WeightSpec, planned: PlannedTensor) -> None:
-        """Convert one tensor and write its parts.
+    def write_tensor(
+        self, weight: WeightSpec, planned: PlannedTensor, rounding: Rounding | None = None
+    ) -> None:
+        """Convert one tensor and write its parts; ``rounding`` minds what its inputs were.
 
         Raises:
             ConversionError: A value cannot be stored in the scheme.
@@ -88,7 +94,7 @@ class TensorStream:
             DiskFullError: No room is left.
         """
         late: dict[str, list[torch.Tensor]] = {}
-        for chunk, parts in self._converted(weight, planned):
+        for chunk, parts in self._converted(weight, planned, rounding):
             (role, data), *others = parts.items()
             # The first part is streamed; scales follow it in the file, so they wait here.
             self._writer.write_part(weight.name, role, bytes_from(data), row_offset=chunk.first_row)
@@ -100,12 +106,14 @@ class TensorStream:
             self._writer.write_part(weight.name, role, bytes_from(torch.cat(pieces)))
 
     def _converted(
-        self, weight: WeightSpec, planned: PlannedTensor
+        self, weight: WeightSpec, planned: PlannedTensor, rounding: Rounding | None
     ) -> Iterator[tuple[_Chunk, dict[str, torch.Tensor]]]:
         waiting: deque[tuple[_Chunk, Future[dict[str, torch.Tensor]]]] = deque()
         is_plain = planned.scheme.is_plain
         elements = PLAIN_CHUNK_ELEMENTS if is_plain else QUANTIZED_CHUNK_ELEMENTS
-        convert = partial(self._convert, weight, planned)
+        if rounding is not None:
+            elements = CALIBRATED_CHUNK_ELEMENTS
+        convert = partial(self._convert, weight, planned, rounding)
         try:
             for chunk in _chunks(weight, elements):
                 waiting.append((chunk, self._pool.submit(convert, chunk)))
@@ -120,13 +128,20 @@ class TensorStream:
                 future.cancel()
 
     def _convert(
-        self, weight: WeightSpec, planned: PlannedTensor, chunk: _Chunk
+        self,
+        weight: WeightSpec,
+        planned: PlannedTensor,
+        rounding: Rounding | None,
+        chunk: _Chunk,
     ) -> dict[str, torch.Tensor]:
         if chunk.source.packing is not None:
             return read_packed(self._checkpoint, chunk.source, chunk.start, chunk.stop)
         rows = read_rows(self._checkpoint, weight, chunk.source, chunk.start, chunk.stop)
         try:
             rows = rows if planned.scheme.is_plain else rows.float()
+            if rounding is not None:
+                member = chunk.first_row * rounding.num_members // weight.shape[0]
+                return rounding.quantize(planned, rows, member)
             return quantize_rows(planned.scheme, rows, planned.group_size)
         except ConversionError as error:
             raise ConversionError(
@@ -137,11 +152,15 @@ class TensorStream:
 
 
 def _chunks(weight: WeightSpec, elements: int) -> Iterator[_Chunk]:
+    """Cut a weight's rows; no chunk has rows of two matrices of a stack."""
     first_row = 0
     for source in weight.pieces():
         together = rows_together(source)
         rows_per_chunk = max(1, elements // (source.columns * together)) * together
-        for start in range(0, source.rows, rows_per_chunk):
-            stop = min(start + rows_per_chunk, source.rows)
-            yield _Chunk(source=source, start=start, stop=stop, first_row=first_row + start)
+        member_rows = max(source.rows // prod(source.shape[:-2]), together)
+        for start in range(0, source.rows, member_rows):
+            end = min(start + member_rows, source.rows)
+            for row in range(start, end, rows_per_chunk):
+                stop = min(row + rows_per_chunk, end)
+                yield _Chunk(source=source, start=row, stop=stop, first_row=first_row + row)
         first_row += source.rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import TemplateError
@@ -183,12 +183,24 @@ def load_chat_template(reader: ModelFile) -> ChatTemplate:
     Raises:
         TemplateError: The file has none, or it cannot be compiled.
     """
+    return chat_template_of(
+        lambda name: bytes(reader.section(name)) if reader.has_section(name) else None
+    )
+
+
+def chat_template_of(get_section: Callable[[str], bytes | None]) -> ChatTemplate:
+    """Load the chat template of a model whose sections are returned by name, or None.
+
+    Raises:
+        TemplateError: There is none, or it cannot be compiled.
+    """
+    described, own = get_section("tokenizer_config.json"), get_section("chat_template.jinja")
     config: dict[str, Any] = {}
-    if reader.has_section("tokenizer_config.json"):
-        config = parse_object(bytes(reader.section("tokenizer_config.json")), "tokenizer_config")
+    if described is not None:
+        config = parse_object(described, "tokenizer_config")
     source = config.get("chat_template")
-    if reader.has_section("chat_template.jinja"):
-        source = bytes(reader.section("chat_template.jinja")).decode("utf-8", "replace")
+    if own is not None:
+        source = own.decode("utf-8", "replace")
     if isinstance(source, list):
         named = {
             item.get("name"): item.get("template") for item in source if isinstance(item, dict)

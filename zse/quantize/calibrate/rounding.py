@@ -1,0 +1,76 @@
+"""How the rows of a matrix become codes: by what its inputs were, where that is known."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.quantize.calibrate.feedback import Feedback, round_with_feedback
+from zse.quantize.calibrate.grids import grid_of
+from zse.quantize.finite import check_finite
+from zse.quantize.scheme import quantize_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.format.layout import PlannedTensor
+    from zse.quantize.calibrate.moments import Moments
+
+_FEWEST_TOKENS = 32
+"""Inputs that say something: an expert that got fewer is rounded as without data."""
+
+
+_ELEMENTS = 256 * 1024
+
+
+class Rounding:
+    """Quantizes rows of a matrix, or of a stack of them. Made with all threads that there are.
+
+    Args:
+        moments: Of the inputs of each matrix of the stack.
+    """
+
+    def __init__(self, moments: Sequence[Moments]) -> None:
+        self._members = [_Member(one) for one in moments]
+        if len(self._members) == 1:  # else threads share the work, a matrix each
+            _ = self._members[0].feedbacks
+
+    @property
+    def num_members(self) -> int:
+        return len(self._members)
+
+    def quantize(
+        self, planned: PlannedTensor, rows: torch.Tensor, member: int
+    ) -> dict[str, torch.Tensor]:
+        """Return the parts by role of float32 rows of one matrix, as ``quantize_rows`` does."""
+        scheme, group_size, found = planned.scheme, planned.group_size, self._members[member]
+        if found.moments.count < _FEWEST_TOKENS:
+            return quantize_rows(scheme, rows, group_size)
+        squares = found.moments.squares()
+        # Scales are found a few rows at a time: what fits in a core's cache is much faster.
+        pieces = [
+            quantize_rows(scheme, some, group_size, squares)
+            for some in rows.split(max(1, _ELEMENTS // rows.shape[1]))
+        ]
+        parts = {role: torch.cat([piece[role] for piece in pieces]) for role in pieces[0]}
+        if not found.feedbacks:
+            return parts
+        grid = grid_of(scheme, parts, group_size)
+        return check_finite(grid.parts(round_with_feedback(grid, rows, found.feedbacks)), scheme)
+
+
+class _Member:
+    """What is known of one matrix."""
+
+    def __init__(self, moments: Moments) -> None:
+        self.moments = moments
+
+    @cached_property
+    def feedbacks(self) -> list[Feedback]:
+        """How its errors are fed forward; none where only the squares of its inputs are known."""
+        if self.moments.count < _FEWEST_TOKENS:
+            return []
+        starts = [start for start, _ in self.moments.ranges]
+        return list(map(Feedback.of, starts, self.moments.products()))
