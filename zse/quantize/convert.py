@@ -18,7 +18,7 @@ from zse import __version__
 from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
 from zse.models.storage import DEFAULT_QUANTIZATION, Storage
-from zse.quantize.calibrate.calibrator import Calibrator, no_rounding
+from zse.quantize.calibrate.calibrator import Calibrator
 from zse.quantize.calibrate.support import check_calibrated
 from zse.quantize.calibrate.texts import read_calibration
 from zse.quantize.checkpoint import Checkpoint
@@ -297,13 +297,14 @@ def _write_groups(
     on_bytes(0)
     with TensorStream(checkpoint, writer, on_bytes, num_workers=threads) as stream:
         for name, items in groups:
-            is_new, rounding_of = name not in completed, no_rounding
+            is_new, rounding_of = name not in completed, None
             if calibrator is not None and name in walked:
                 rounding_of = calibrator.walk(
                     name, is_counting=is_new, size_bytes=walked[name], on_bytes=on_bytes
                 )
             for tensor, planned in items if is_new else ():
-                stream.write_tensor(tensor, planned, rounding_of(tensor, planned))
+                rounding = None if rounding_of is None else rounding_of(tensor, planned)
+                stream.write_tensor(tensor, planned, rounding)
 
 
 def _check_destination(out: str | Path, settings: Settings) -> Location:

@@ -100,10 +100,6 @@ class Calibrator:
         return rounding_of
 
 
-def no_rounding(_weight: WeightSpec, _planned: PlannedTensor) -> None:
-    """Say of every weight that it is rounded without data."""
-
-
 @contextmanager
 def _all_threads() -> Iterator[None]:
     """Let torch use every CPU for large products: conversion else keeps it to one a thread."""

@@ -52,7 +52,7 @@ class Rounding:
         # Scales are found a few rows at a time: what fits in a core's cache is much faster.
         pieces = [
             quantize_rows(scheme, some, group_size, squares)
-            for some in rows.split(max(1, _ELEMENTS // rows.shape[1]))
+            for some in torch.split(rows, max(1, _ELEMENTS // rows.shape[1]))
         ]
         parts = {role: torch.cat([piece[role] for piece in pieces]) for role in pieces[0]}
         if not found.feedbacks:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.backends.operations import is_attention
 from zse.backends.torch.delta import States
 from zse.backends.torch.operations import TorchOperations
 from zse.backends.torch.step import PagedMemory, StepMemory, build_step
@@ -100,7 +101,7 @@ class Walk:
                 layers={},
                 group_of=dict.fromkeys(layers, 0),
             ),
-            States({}, 0, torch.zeros),
+            States({}, 0, lambda shape, dtype: torch.zeros(shape, dtype=dtype)),
         )
         step = build_step(StepBatch(chunks=chunks, sampling=[()] * len(chunks)), memory, vocab_size)
         self._operations.turn(step)
@@ -109,6 +110,7 @@ class Walk:
     def _cache(self, layer: LayerSpec, step: Step) -> torch.Tensor:
         """Return memory for the keys and values of a step's sequences."""
         mixer = layer.mixer
+        assert is_attention(mixer)  # ``check_walkable`` has refused others
         shape = (step.cache.num_blocks, self._block_size, mixer.cached_rows, mixer.head_dim)
         return torch.zeros(shape)
 

@@ -100,7 +100,7 @@ class CheckpointWeights(BoundWeights):
 
     def _rows_of(self, token_ids: torch.Tensor) -> torch.Tensor:
         source = self._table.sources[0]
-        different, places = token_ids.unique(return_inverse=True)
+        different, places = torch.unique(token_ids, return_inverse=True)
         rows = [
             read_rows(self._checkpoint, self._table, source, index, index + 1)
             for index in different.tolist()
