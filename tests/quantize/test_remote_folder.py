@@ -99,9 +99,7 @@ def test_what_is_no_checkpoint_is_told_before_anything_is_fetched(
     assert fetched(listed) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "found"), [("m.zse", "converted already"), ("m.gguf", "GGUF"), ("m", "one object")]
-)
+@pytest.mark.parametrize(("name", "found"), [("m.zse", "converted already"), ("m", "one object")])
 def test_one_object_is_called_what_it_is(
     listed: FaultyS3, tmp_path: Path, name: str, found: str
 ) -> None:

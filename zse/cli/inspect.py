@@ -70,14 +70,21 @@ def command(
 
 def _opened(model: str) -> Reader:
     from zse.format.reader import ZSEReader
-    from zse.models.resolve import HubRepository, LocalFolder, RemoteFile, not_a_file, resolve_model
+    from zse.models.resolve import (
+        HubRepository,
+        LocalFolder,
+        RemoteFile,
+        RemoteGguf,
+        not_a_file,
+        resolve_model,
+    )
     from zse.quantize.locate import locate_model
     from zse.stream.opening import open_remote
 
     match resolve_model(model):
         case RemoteFile(location=location):
             return open_remote(location, load_settings())
-        case LocalFolder() | HubRepository() as checkpoint:
+        case LocalFolder() | HubRepository() | RemoteGguf() as checkpoint:
             raise not_a_file(checkpoint)
         case _:
             return ZSEReader(locate_model(model, load_settings()))

@@ -22,6 +22,7 @@ from zse.models.resolve import (
     LocalFile,
     LocalFolder,
     RemoteFile,
+    RemoteGguf,
     not_a_file,
     resolve_model,
 )
@@ -90,5 +91,5 @@ def _local_file(model: str, settings: Settings) -> tuple[Path, str]:
                 f"{location} is not on this machine",
                 hint=f"Fetch it first: zse pull {quote(str(location))}",
             )
-        case LocalFolder() | HubRepository() | GgufFile() as checkpoint:
+        case LocalFolder() | HubRepository() | GgufFile() | RemoteGguf() as checkpoint:
             raise not_a_file(checkpoint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.engine.requirements import read_facts
 from zse.errors import NotFoundError, UsageError
 from zse.models.memory import MemoryEstimate, ModelFacts, estimate_memory
-from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, resolve_model
+from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, RemoteGguf, resolve_model
 from zse.units import GIB
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def _facts_of(model: str, settings: Settings, *, is_needed: bool) -> ModelFacts 
         if is_needed and model.endswith(SUFFIX):
             raise
         return None  # a name that means something where it is deployed
-    if isinstance(named, HubRepository) or (isinstance(named, RemoteFile) and not is_needed):
+    if isinstance(named, HubRepository | RemoteGguf) or (
+        isinstance(named, RemoteFile) and not is_needed
+    ):
         return None  # nothing is downloaded to make a plan
     return read_facts(model, settings) if named else None

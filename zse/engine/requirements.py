@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import DeviceError
@@ -44,7 +45,8 @@ def read_facts(model: str | Path, settings: Settings) -> ModelFacts:
         case _:
             from zse.quantize.source import resolve_source
 
-            return _facts_of_checkpoint(resolve_source(model, settings).path)
+            with closing(resolve_source(model, settings)) as source:
+                return _facts_of_checkpoint(source.path)
 
 
 def facts_of(header: ZSEHeader) -> ModelFacts:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX = ".zse"
+GGUF_SUFFIX = ".gguf"
 _MAX_NEIGHBOURS = 2000
 """Names of a folder that are compared with one that is missing."""
 
@@ -60,6 +61,13 @@ class RemoteFile:
 
 
 @record
+class RemoteGguf:
+    """A GGUF file behind an address, by its name; of a model that was split any of its files."""
+
+    location: Location
+
+
+@record
 class HubRepository:
     """A checkpoint on the hub. Nobody asked whether it is there."""
 
@@ -69,7 +77,7 @@ class HubRepository:
     """Branch, tag or commit; empty means the default branch."""
 
 
-NamedModel = Builtin | LocalFile | GgufFile | LocalFolder | RemoteFile | HubRepository
+NamedModel = Builtin | LocalFile | GgufFile | LocalFolder | RemoteFile | RemoteGguf | HubRepository
 
 
 def resolve_model(model: str | Path) -> NamedModel:
@@ -77,7 +85,8 @@ def resolve_model(model: str | Path) -> NamedModel:
 
     Args:
         model: ``tiny``, a path, ``s3://bucket/key``, ``hf://owner/name[@revision][/file]``,
-            ``https://host/file``, the page of a repository of the hub, or ``owner/name``.
+            ``https://host/file``, the page of a repository of the hub, ``owner/name``, or a GGUF
+            file of one, ``owner/name/file.gguf``.
 
     Raises:
         UsageError: The address is malformed, or names a group of objects.
@@ -97,6 +106,12 @@ def resolve_model(model: str | Path) -> NamedModel:
             f"{location} names a folder, not a model",
             hint=f"See what is in it: zse ls {quote(str(location))}",
         )
+    return _behind(location)
+
+
+def _behind(location: Location) -> RemoteFile | RemoteGguf:
+    if location.name.endswith(GGUF_SUFFIX):
+        return RemoteGguf(location=location)
     return RemoteFile(location=location)
 
 
@@ -109,10 +124,12 @@ def is_gguf_file(path: str | Path) -> bool:
         return False
 
 
-def not_a_file(named: LocalFolder | HubRepository | GgufFile) -> UsageError:
+def not_a_file(named: LocalFolder | HubRepository | GgufFile | RemoteGguf) -> UsageError:
     """Return the error for a checkpoint where one .zse file is wanted."""
     if isinstance(named, HubRepository):
         what, model = "a repository of the hub", named.repository
+    elif isinstance(named, RemoteGguf):
+        what, model = "GGUF", str(named.location)
     elif isinstance(named, GgufFile):
         what, model = "GGUF", str(named.path)
     else:
@@ -134,6 +151,8 @@ def _resolve_local(text: str, path: Path) -> NamedModel:
         return LocalFolder(path=path)
     if path.exists():
         return GgufFile(path=path) if is_gguf_file(path) else LocalFile(path=path)
+    if _is_gguf_of_hub(text, path):
+        return _behind(parse_location(f"hf://{text}"))
     if _is_path(text, path):
         hint = _hint_for_missing(path)
         if is_hub_id(text) and path.suffix != SUFFIX:
@@ -149,6 +168,14 @@ def _resolve_local(text: str, path: Path) -> NamedModel:
         f"there is no model {text!r}",
         hint=f"Did you mean {near[0]}?" if near else f"{forms}{', '.join(sorted(BUILTIN_MODELS))}.",
     )
+
+
+def _is_gguf_of_hub(text: str, path: Path) -> bool:
+    """Whether a name that is not there is that of a file in a repository: owner/name/file.gguf."""
+    parts = text.split("/")
+    if not text.endswith(GGUF_SUFFIX) or len(parts) < 3 or path.parent.is_dir():
+        return False
+    return is_hub_id("/".join(parts[:2])) and all(part not in ("", ".", "..") for part in parts)
 
 
 def _is_path(text: str, path: Path) -> bool:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -73,9 +74,19 @@ def locate_model(
     is_chosen = quant is not None
     quant = (quant or DEFAULT_QUANTIZATION).lower()
     options = Storage(quantization=quant)
-    source = resolve_source(model, settings, check=TextOptions().check_names)
-    if not is_chosen and _is_quantized(source):
-        options = replace(options, is_default=True)
+    source = resolve_source(
+        model, settings, check=TextOptions().check_names, progress=partial(notify, "fetch")
+    )
+    with closing(source):
+        if not is_chosen and _is_quantized(source):
+            options = replace(options, is_default=True)
+        return _converted(source, cache, options, settings, notify)
+
+
+def _converted(
+    source: Source, cache: Cache, options: Storage, settings: Settings, notify: StageProgress
+) -> Path:
+    """Return a checkpoint as a file of the cache, converted unless it is there."""
     key = {
         "checkpoint": fingerprint(source.path),
         "name": source.name,
@@ -86,7 +97,7 @@ def locate_model(
         "is_default": options.is_default,
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)
+    name, quant = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name), options.quantization
 
     def write(target: Path) -> None:
         # A model that was converted before is found without torch.

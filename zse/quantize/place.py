@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zse.errors import CheckpointError, NotFoundError
-from zse.models.resolve import is_gguf_file
 from zse.quantize.formats.find import format_of
 from zse.quantize.gguf.documents import documents_in, read_header
 from zse.quantize.gguf.kept import gguf_format
@@ -91,7 +90,7 @@ def place_of(path: Path) -> Place:
     Raises:
         NotFoundError: There is neither a folder with a config.json nor a GGUF file.
     """
-    if path.is_file() and is_gguf_file(path):
+    if path.is_file():
         return GgufPlace(path)
     return FolderPlace(path)
 

@@ -17,13 +17,14 @@ from zse.errors import NotFoundError
 from zse.quantize.hub import ALLOWED_FILES, check_names
 from zse.quantize.near_miss import near_listing, near_object
 from zse.store import open_store
+from zse.store.base import Entry
 from zse.store.cache import Cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.settings import Settings
-    from zse.store import Entry, Location, Progress
+    from zse.store import Location, Progress
 
 
 def fetch_folder(
@@ -68,6 +69,18 @@ def fetch_folder(
         check(str(folder), names)
     wanted = [name for name in names if any(fnmatchcase(name, form) for form in ALLOWED_FILES)]
     return _linked({name: found[name] for name in wanted}, settings, progress)
+
+
+def fetch_files(
+    locations: Sequence[Location], settings: Settings, *, progress: Progress | None = None
+) -> tempfile.TemporaryDirectory[str]:
+    """Fetch objects that belong together; fails as ``fetch_folder`` does."""
+    stores = [open_store(location, settings) for location in locations]
+    entries = {
+        store.location.name: Entry(location=store.location, size_bytes=store.size())
+        for store in stores
+    }
+    return _linked(entries, settings, progress)
 
 
 def _linked(

@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING
 from zse.errors import UsageError
 from zse.models.builtin import builtin_checkpoint
 from zse.models.resolve import (
+    GGUF_SUFFIX,
     SUFFIX,
     Builtin,
     GgufFile,
     HubRepository,
     LocalFile,
     LocalFolder,
+    NamedModel,
     RemoteFile,
+    RemoteGguf,
     resolve_model,
 )
-from zse.quantize.gguf.shards import shards_of
+from zse.quantize.gguf.shards import shard_names, shards_of
 from zse.quantize.hub import fetch_snapshot
 from zse.quantize.near_miss import near_file, near_object
-from zse.quantize.remote_folder import fetch_folder
+from zse.quantize.remote_folder import fetch_files, fetch_folder
 from zse.records import record
 from zse.store import parse_location
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.settings import Settings
-    from zse.store import Progress
+    from zse.store import Location, Progress
 
 _WHOLE_DIGEST_BYTES = 64 * 1024 * 1024  # larger files are identified by size and time as well
 
@@ -74,11 +77,12 @@ def resolve_source(
     check: Callable[[str, Sequence[str]], None] | None = None,
     progress: Progress | None = None,
 ) -> Source:
-    """Find a model: a built-in, a local folder or GGUF file, a hub id, a folder of object storage.
+    """Find a model: a built-in, a local folder, a GGUF file, a hub id, a folder of object storage.
 
-    A hub id may be written ``owner/name`` or ``hf://owner/name[@revision]``. What is to be fetched
-    is given to ``check``, as a name and its files' names, before any of it is. ``progress`` is
-    called while a folder of object storage is fetched.
+    A hub id may be written ``owner/name`` or ``hf://owner/name[@revision]``. A GGUF file behind an
+    address is fetched into the cache, with all files of a model that was split. What is to be
+    fetched is given to ``check``, as a name and its files' names, before any of it is.
+    ``progress`` is called while files of object storage are fetched.
 
     Raises:
         NotFoundError: It is none of these.
@@ -86,7 +90,8 @@ def resolve_source(
         HubError: The hub refused or cannot be reached.
     """
     location = parse_location(model)
-    named = RemoteFile(location=location) if location.scheme == "s3" else resolve_model(model)
+    is_folder = location.scheme == "s3" and not location.name.endswith(GGUF_SUFFIX)
+    named: NamedModel = RemoteFile(location=location) if is_folder else resolve_model(model)
     match named:
         case Builtin(name=name):
             source = Source(path=builtin_checkpoint(name), name=name)
@@ -103,6 +108,10 @@ def resolve_source(
             return Source(path=folder, name=repository, revision=folder.name)
         case GgufFile(path=path):
             source = Source(path=path, name=path.resolve().stem)
+        case RemoteGguf(location=location):
+            links = fetch_files(beside(location), settings, progress=progress)
+            path = Path(links.name) / location.name
+            source = Source(path=path, name=path.stem, temporary=links)
         case LocalFile(path=path):
             raise near_file(path)
         case RemoteFile(location=location) if location.scheme != "s3":
@@ -117,6 +126,14 @@ def resolve_source(
             hint="Revisions belong to hub ids.",
         )
     return source
+
+
+def beside(location: Location) -> list[Location]:
+    """Return where all files of a GGUF model are, by that of any of them."""
+    names = shard_names(location.name)
+    if len(names) == 1:
+        return [location]
+    return [parse_location(location.url.replace(location.name, name)) for name in names]
 
 
 def fingerprint(checkpoint: Path) -> str:

@@ -107,6 +107,6 @@ def test_a_scale_that_is_no_number_is_refused_by_name(
     data = bytearray(source.read_bytes())
     data[tensor.data_offset : tensor.data_offset + 2] = b"\x00\x7c"
     source.write_bytes(data)
-    with pytest.raises(ConversionError, match="finite|range"):
+    with pytest.raises(ConversionError, match=r"finite|range"):
         convert_model(source, tmp_path / "m.zse", tokenizer=folder)
     assert not (tmp_path / "m.zse").exists()
