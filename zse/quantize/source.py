@@ -116,7 +116,7 @@ def resolve_source(
             raise near_file(path)
         case RemoteFile(location=location) if location.scheme != "s3":
             raise near_object(location)
-        case RemoteFile(location=location):
+        case _:
             links = fetch_folder(location, settings, check=check, progress=progress)
             name = location.name or location.bucket
             source = Source(path=Path(links.name), name=name, temporary=links)
