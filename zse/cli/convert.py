@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
 
 from zse.cli.app import App
+from zse.cli.mixed_plan import describe_plan, plan_json
 from zse.cli.parameters import AllowNoTokenizer, Json, Model, Resume
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import shown_progress
-from zse.errors import needing
+from zse.errors import UsageError, needing
 from zse.units import size_text
 
 if TYPE_CHECKING:
+    from zse.quantize.mixed.plan import Budget, MixedPlan
     from zse.quantize.report import ConversionReport
 
 Out = Annotated[
@@ -51,6 +54,20 @@ Calibrate = Annotated[
         'what comes of it; "sample" is a text that zse brings.',
     ),
 ]
+TargetBits = Annotated[
+    float | None,
+    Option(
+        metavar="BITS",
+        help="Choose a scheme for each weight by what its errors cost, so that weights of linear "
+        "layers have so many bits on average, scales counted.",
+    ),
+]
+TargetGib = Annotated[
+    float | None, Option(metavar="GIB", help="The same, so that the file has at most so many GiB.")
+]
+DryRun = Annotated[
+    bool, Option("--dry-run", help="Show which schemes a target leads to, and write nothing.")
+]
 Force = Annotated[
     bool, Option("--force", help="Replace what OUT names; write inside the checkpoint's folder.")
 ]
@@ -70,6 +87,9 @@ def command(
     chat_template: ChatTemplate = None,
     allow_no_tokenizer: AllowNoTokenizer = False,
     calibrate: Calibrate = None,
+    target_bits: TargetBits = None,
+    target_gib: TargetGib = None,
+    dry_run: DryRun = False,
     resume: Resume = False,
     force: Force = False,
     as_json: Json = False,
@@ -83,26 +103,72 @@ def command(
     """
     with needing("convert", "converting a checkpoint"):
         from zse.quantize.convert import convert_model
-
+    size = int(group_size) if group_size else None
+    if dry_run:
+        texts = {
+            "tokenizer": tokenizer,
+            "chat_template": chat_template,
+            "allow_no_tokenizer": allow_no_tokenizer,
+        }
+        budget = _budget(target_bits, target_gib, quant, size)
+        options = {"lm_head": lm_head, "revision": revision, "calibrate": calibrate}
+        plan = _planned(model, budget, texts, options)
+        typer.echo(json.dumps(plan_json(plan)) if as_json else describe_plan(plan))
+        return
     with clean_stop(), shown_progress() as show:
         report = convert_model(
             model,
             out,
             quant,
-            group_size=int(group_size) if group_size else None,
+            group_size=size,
             lm_head=lm_head,
             revision=revision,
             tokenizer=tokenizer,
             chat_template=chat_template,
             allow_no_tokenizer=allow_no_tokenizer,
             calibrate=calibrate,
+            target_bits=target_bits,
+            target_gib=target_gib,
             resume=resume,
             force=force,
             progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),
+            on_plan=lambda plan: typer.echo(describe_plan(plan), err=True),
         )
     typer.echo(_summary(report), err=True)
     if as_json:
         typer.echo(json.dumps(asdict(report), sort_keys=True))
+
+
+def _budget(
+    bits: float | None, gib: float | None, quant: str | None, group_size: int | None
+) -> Budget:
+    from zse.quantize.mixed.mix import budget_of
+
+    budget = budget_of(bits, gib, quant, group_size)
+    if budget is None:
+        raise UsageError("--dry-run shows what a target leads to: give --target-bits")
+    return budget
+
+
+def _planned(
+    model: str, budget: Budget, texts: dict[str, Any], options: dict[str, Any]
+) -> MixedPlan:
+    from zse.quantize.mixed.dry_run import plan_model
+    from zse.quantize.text_files import TextOptions
+    from zse.settings import load_settings
+
+    paths: dict[str, Any] = {
+        name: Path(each) if isinstance(each, str) else each for name, each in texts.items()
+    }
+    with clean_stop(), shown_progress() as show:
+        return plan_model(
+            model,
+            budget,
+            load_settings(),
+            texts=TextOptions(**paths),
+            progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),
+            **options,
+        )
 
 
 def _summary(report: ConversionReport) -> str:

@@ -40,6 +40,10 @@ class Int8Instead:
     warnings: tuple[str, ...]
 
 
+AS_ASKED = Int8Instead(matrices=0, warnings=())
+"""There are none."""
+
+
 @record
 class Storage:
     """What the user asked for.
@@ -113,7 +117,7 @@ class Storage:
             item.shape[1] for item in linear if self._linear_scheme(item.shape[1])[0] is not asked
         ]
         if not widths:
-            return Int8Instead(matrices=0, warnings=())
+            return AS_ASKED
         sizes = ", ".join(map(str, self.group_sizes))
         found = ", ".join(map(str, sorted(set(widths))))
         warning = (

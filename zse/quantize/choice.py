@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zse.format.schemes import Scheme
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from zse.models.storage import Storage
     from zse.models.weights import WeightSpec
     from zse.quantize.checkpoint import Checkpoint
+
+    Groups: TypeAlias = list[tuple[str, list[tuple[WeightSpec, PlannedTensor]]]]
 
 
 class SchemeChoice:
@@ -40,6 +42,13 @@ class SchemeChoice:
             self.options = replace(options, quantization=form.nearest, group_size=size)
         dtype = "fp16" if checkpoint.spec.dtype == "fp16" else "bf16"
         self._plain = replace(options, quantization=dtype, group_size=None)
+
+    def groups(self) -> Groups:
+        """Return every weight of the checkpoint and how it is stored, group by group."""
+        return [
+            (group.name, [(weight, self.plan_tensor(weight)) for weight in group.weights])
+            for group in self._checkpoint.plan
+        ]
 
     def plan_tensor(self, weight: WeightSpec) -> PlannedTensor:
         """Return how a weight is stored."""

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from zse import __version__
 from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
-from zse.models.storage import DEFAULT_QUANTIZATION, Storage
-from zse.quantize.calibrate.calibrator import Calibrator
+from zse.models.storage import AS_ASKED, DEFAULT_QUANTIZATION, Storage
+from zse.quantize.calibrate.calibrator import Calibrator, rounding_of
 from zse.quantize.calibrate.support import check_calibrated
 from zse.quantize.calibrate.texts import read_calibration
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.choice import SchemeChoice
+from zse.quantize.mixed.mix import Mix, budget_of
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
 from zse.quantize.report import Written, stage
@@ -38,9 +39,9 @@ from zse.store.overwrite import check_output
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from zse.format.layout import PlannedTensor
-    from zse.models.weights import WeightSpec
     from zse.quantize.calibrate.texts import CalibrationText
+    from zse.quantize.choice import Groups
+    from zse.quantize.mixed.plan import MixedPlan
 
 
 def convert_model(
@@ -55,9 +56,12 @@ def convert_model(
     chat_template: str | Path | None = None,
     allow_no_tokenizer: bool = False,
     calibrate: str | Path | None = None,
+    target_bits: float | None = None,
+    target_gib: float | None = None,
     resume: bool = False,
     force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
+    on_plan: Callable[[MixedPlan], None] | None = None,
 ) -> ConversionReport:
     """Convert a Hugging Face checkpoint to a .zse file.
 
@@ -76,9 +80,13 @@ def convert_model(
         calibrate: File with a text that the model reads, so that codes are chosen by what it makes
             of it: plain text, or JSON lines of messages (``.jsonl``); ``sample`` is one that zse
             brings.
+        target_bits: Mean bits of a weight of linear layers: each gets a scheme of its own, as its
+            errors count. ``quantization`` and ``group_size`` are left out then.
+        target_gib: The same, by the size of the whole file.
         resume: Go on with what a killed run left, and keep what is done if this run fails.
         force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
+        on_plan: Called with the schemes under a target, before anything is written.
 
     Returns:
         Sizes, digests, schemes and warnings.
@@ -93,6 +101,7 @@ def convert_model(
         DiskFullError: The file does not fit.
         StoreError: The upload failed.
     """
+    budget = budget_of(target_bits, target_gib, quantization, group_size)
     storage = Storage(
         quantization=(quantization or DEFAULT_QUANTIZATION).lower(),
         group_size=group_size,
@@ -109,7 +118,8 @@ def convert_model(
     if calibrate is not None:
         check_calibrated(storage.quantization)
         text = read_calibration(calibrate)
-    conversion = _Conversion(storage, texts, text, resume=resume, force=force, notify=notify)
+    mix = None if budget is None else Mix(budget, on_plan or (lambda _plan: None))
+    conversion = _Conversion(storage, texts, text, mix, resume=resume, force=force, notify=notify)
     return conversion.run(model, out, revision)
 
 
@@ -120,6 +130,7 @@ class _Conversion:
         storage: How weights are kept.
         texts: Whose tokenizer and template.
         calibration: What the model reads, if anything.
+        mix: What is asked for where each weight gets a scheme of its own.
         resume: Go on with what a killed run left.
         force: Replace what is there.
         notify: Called after each chunk.
@@ -130,6 +141,7 @@ class _Conversion:
         storage: Storage,
         texts: TextOptions,
         calibration: CalibrationText | None,
+        mix: Mix | None,
         *,
         resume: bool,
         force: bool,
@@ -138,6 +150,7 @@ class _Conversion:
         self._storage = storage
         self._texts = texts
         self._calibration = calibration
+        self._mix = mix
         self._resume = resume
         self._force = force
         self._notify = notify
@@ -172,6 +185,7 @@ class _Conversion:
             self._storage,
             texts=self._texts,
             calibration=self._calibration,
+            mix=self._mix,
             threads=self._settings.serve.load.device.threads,
             resume=self._resume,
             progress=self._notify,
@@ -194,6 +208,7 @@ def convert_source(
     *,
     texts: TextOptions = TextOptions(),  # noqa: B008 - frozen
     calibration: CalibrationText | None = None,
+    mix: Mix | None = None,
     threads: int = 0,
     resume: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
@@ -206,18 +221,15 @@ def convert_source(
     notify = progress or (lambda _now: None)
     with Checkpoint(source.path) as checkpoint:
         choice = SchemeChoice(options, checkpoint)
-        groups = [
-            (group.name, [(tensor, choice.plan_tensor(tensor)) for tensor in group.weights])
-            for group in checkpoint.plan
-        ]
+        groups = choice.groups()
         sections = collect_sections(checkpoint, texts)
+        warnings = [*check_texts(dict(sections), checkpoint.spec, texts), *choice.notes()]
         not_as_asked = choice.options.count_int8_instead(checkpoint.plan)
-        warnings = (
-            *not_as_asked.warnings,
-            *check_texts(dict(sections), checkpoint.spec, texts),
-            *choice.notes(),
-            *_left_out(checkpoint),
-        )
+        if mix is not None:
+            groups, not_as_asked = (
+                mix.of(checkpoint, groups, sections, calibration, notify),
+                AS_ASKED,
+            )
         calibrator = None
         if calibration is not None:
             calibrator = Calibrator(checkpoint, calibration, dict(sections))
@@ -225,7 +237,10 @@ def convert_source(
             target,
             architecture=checkpoint.spec.family,
             model_config=checkpoint.spec.header,
-            provenance=_provenance(source, choice.options, texts, calibrator),
+            provenance={
+                **_provenance(source, choice.options, texts, calibrator),
+                **({} if mix is None else {"target": mix.budget.to_json()}),
+            },
             resume=resume,
         ) as writer:
             for name, data in sections:
@@ -244,7 +259,7 @@ def convert_source(
             ),
             resumed_groups=len(completed),
             calibration={} if calibrator is None else calibrator.facts,
-            warnings=warnings,
+            warnings=(*not_as_asked.warnings, *warnings, *_left_out(checkpoint)),
         )
 
 
@@ -271,7 +286,7 @@ def _left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
 def _write_groups(
     checkpoint: Checkpoint,
     writer: ZSEWriter,
-    groups: list[tuple[str, list[tuple[WeightSpec, PlannedTensor]]]],
+    groups: Groups,
     threads: int,
     notify: Callable[[ConversionProgress], None],
     calibrator: Calibrator | None,
@@ -297,13 +312,13 @@ def _write_groups(
     on_bytes(0)
     with TensorStream(checkpoint, writer, on_bytes, num_workers=threads) as stream:
         for name, items in groups:
-            is_new, rounding_of = name not in completed, None
+            is_new, known = name not in completed, {}
             if calibrator is not None and name in walked:
-                rounding_of = calibrator.walk(
+                known = calibrator.walk(
                     name, is_counting=is_new, size_bytes=walked[name], on_bytes=on_bytes
                 )
             for tensor, planned in items if is_new else ():
-                rounding = None if rounding_of is None else rounding_of(tensor, planned)
+                rounding = rounding_of(known.pop(tensor.name, None), planned)
                 stream.write_tensor(tensor, planned, rounding)
 
 

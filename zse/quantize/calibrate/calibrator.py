@@ -18,10 +18,10 @@ from zse.quantize.text_files import TOKENIZER
 from zse.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from zse.format.layout import PlannedTensor
-    from zse.models.weights import WeightSpec
+    from zse.quantize.calibrate.moments import Moments
     from zse.quantize.calibrate.texts import CalibrationText
     from zse.quantize.checkpoint import Checkpoint
 
@@ -68,8 +68,13 @@ class Calibrator:
         return frozenset(self._layers)
 
     def walk(
-        self, group: str, *, is_counting: bool, size_bytes: int, on_bytes: Callable[[int], None]
-    ) -> Callable[[WeightSpec, PlannedTensor], Rounding | None]:
+        self,
+        group: str,
+        *,
+        is_counting: bool,
+        size_bytes: int = 0,
+        on_bytes: Callable[[int], None] = lambda _count: None,
+    ) -> dict[str, Sequence[Moments]]:
         """Take the text through the next layer.
 
         Args:
@@ -79,25 +84,25 @@ class Calibrator:
             on_bytes: Called with what was done of that since.
 
         Returns:
-            What says how a matrix of the layer is rounded, called for each once; None of what is
-            rounded without data.
+            Of each matrix by name the moments of its inputs; of a stack, those of each.
         """
+        layer = self._layers[group]
         with _all_threads():
-            layer = self._layers[group]
-            found = dict(
-                self._walk.through(
-                    layer, is_counting=is_counting, size_bytes=size_bytes, on_bytes=on_bytes
-                )
+            found = self._walk.through(
+                layer, is_counting=is_counting, size_bytes=size_bytes, on_bytes=on_bytes
             )
+        return dict(found)
 
-        def rounding_of(weight: WeightSpec, planned: PlannedTensor) -> Rounding | None:
-            moments = found.pop(weight.name, None)
-            if moments is None or planned.scheme not in SCHEMES:
-                return None
-            with _all_threads():
-                return Rounding(moments)
 
-        return rounding_of
+def rounding_of(moments: Sequence[Moments] | None, planned: PlannedTensor) -> Rounding | None:
+    """Return how a matrix is rounded whose inputs have these moments, which are used up.
+
+    None: without data, since nothing is known of them or its scheme has no use for it.
+    """
+    if moments is None or planned.scheme not in SCHEMES:
+        return None
+    with _all_threads():
+        return Rounding(moments)
 
 
 @contextmanager

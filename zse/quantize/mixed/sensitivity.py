@@ -1,0 +1,139 @@
+"""What each scheme loses of a matrix's outputs, measured on some of its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from zse.backends.operations import is_attention
+from zse.errors import ConversionError
+from zse.format.as_torch import dequantize
+from zse.format.layout import PlannedTensor
+from zse.format.schemes import GROUP_SIZES, Scheme
+from zse.format.spec import TensorEntry
+from zse.quantize.mixed.plan import Option
+from zse.quantize.scheme import quantize_rows
+from zse.quantize.source_rows import read_rows, rows_together
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zse.models.layer_spec import LayerSpec, NormSpec
+    from zse.models.weights import WeightSpec
+    from zse.quantize.calibrate.moments import Moments
+    from zse.quantize.checkpoint import Checkpoint
+
+ROWS = 256
+"""Of a matrix that are measured; its others are like them."""
+_PIECES = 8
+"""Places of each piece of a weight that rows are taken from."""
+
+
+def options_of(
+    checkpoint: Checkpoint, weight: WeightSpec, layer: LayerSpec | None, moments: Sequence[Moments]
+) -> list[Option]:
+    """Measure every way to store a weight.
+
+    Args:
+        checkpoint: Where it is.
+        weight: A matrix of linear layers, or a stack of them.
+        layer: The layer it belongs to, if any.
+        moments: Of its inputs, as a text makes them; none: they are taken as the norm before makes
+            them, independent of each other.
+    """
+    rows = _some_rows(checkpoint, weight)
+    products, squares = _inputs(checkpoint, weight, layer, moments)
+    found = []
+    for scheme, group_size in _candidates(weight.shape[1], checkpoint.spec.dtype):
+        entry = TensorEntry(
+            name=weight.name,
+            scheme=scheme,
+            shape=tuple(rows.shape),
+            group_size=group_size,
+            parts=(),
+        )
+        try:
+            parts = quantize_rows(scheme, rows, group_size, squares)
+        except ConversionError:
+            continue  # float16 does not reach as far as some weights
+        lost = _outputs(dequantize(entry, parts) - rows, products, squares)
+        kept = _outputs(rows, products, squares)
+        planned = PlannedTensor(
+            name=weight.name, scheme=scheme, shape=weight.shape, group_size=group_size
+        )
+        found.append(Option(planned=planned, error=lost / max(kept, 1e-30)))
+    return found
+
+
+def _candidates(columns: int, dtype: str) -> Iterator[tuple[Scheme, int]]:
+    for size in GROUP_SIZES:
+        if columns % size == 0:
+            yield Scheme.INT4, size
+    if columns % 64 == 0:
+        yield Scheme.NF4, 64
+    yield Scheme.INT8, 0
+    yield Scheme.FP16 if dtype == "fp16" else Scheme.BF16, 0
+
+
+def _some_rows(checkpoint: Checkpoint, weight: WeightSpec) -> torch.Tensor:
+    """Return float32 rows from all over a weight."""
+    pieces = list(weight.pieces())
+    pieces = pieces[:: max(1, len(pieces) // 16)]
+    wanted = max(1, ROWS // (len(pieces) * _PIECES))
+    found = []
+    for piece in pieces:
+        together = rows_together(piece)
+        count = min(-(-wanted // together) * together, piece.rows)
+        last = (piece.rows - count) // together
+        starts = sorted({place * last // (_PIECES - 1) * together for place in range(_PIECES)})
+        found += [
+            read_rows(checkpoint, weight, piece, start, start + count).float() for start in starts
+        ]
+    return torch.cat(found)
+
+
+def _inputs(
+    checkpoint: Checkpoint,
+    weight: WeightSpec,
+    layer: LayerSpec | None,
+    moments: Sequence[Moments],
+) -> tuple[list[tuple[int, int, torch.Tensor]], torch.Tensor]:
+    """Return the mean products of inputs of each range, if known, and their mean squares."""
+    seen = [one for one in moments if one.count]
+    if seen:
+        total = sum(one.count for one in seen)
+        squares = torch.stack([one.squares() * (one.count / total) for one in seen]).sum(0)
+        known = seen[0].products() if len(seen) == 1 else []
+        ranges = [(*edges, one) for edges, one in zip(seen[0].ranges, known, strict=False)]
+        return ranges, squares
+    norm = None if layer is None else _norm_before(layer, weight)
+    if norm is None:
+        return [], torch.ones(weight.shape[1])
+    source = norm.weight.sources[0]
+    values = read_rows(checkpoint, norm.weight, source, 0, source.rows).float().reshape(-1)
+    return [], values.square().clamp(min=1e-12)
+
+
+def _norm_before(layer: LayerSpec, weight: WeightSpec) -> NormSpec | None:
+    """Return the norm whose outputs a weight multiplies, if there is one."""
+    pairs = []
+    if is_attention(layer.mixer):
+        pairs.append((layer.mixer_norm, layer.mixer.qkv))
+    if layer.mlp is not None:
+        pairs.append((layer.mlp_norm, layer.mlp.up))
+    if layer.experts is not None:
+        pairs.append((layer.experts.norm, layer.experts.expert.up))
+    return next((norm for norm, linear in pairs if linear.weight.name == weight.name), None)
+
+
+def _outputs(
+    rows: torch.Tensor, products: Sequence[tuple[int, int, torch.Tensor]], squares: torch.Tensor
+) -> float:
+    """Return the mean square of what rows make of the inputs."""
+    if not products:
+        return float((rows.square() @ squares).sum())
+    return sum(
+        float(((rows[:, start:end] @ one) * rows[:, start:end]).sum())
+        for start, end, one in products
+    )
