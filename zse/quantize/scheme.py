@@ -33,7 +33,8 @@ def quantize_rows(
         scheme: How they are stored.
         rows: [num_rows, K] float32; of any shape and type for a plain scheme, which rounds them.
         group_size: Elements along K that share a scale (int4 and nf4; always 32 for mxfp4).
-        importance: [K] float32 above 0: what the squared error of an input's weights counts (int4).
+        importance: [K] float32 above 0: what the squared error of an input's weights counts (int4
+            and nf4).
 
     Raises:
         ConversionError: A value is infinite, not a number, or out of the scheme's range. (Float16
@@ -42,7 +43,7 @@ def quantize_rows(
     if scheme is Scheme.INT4:
         parts = quantize_int4(rows, group_size, importance)
     elif scheme is Scheme.NF4:
-        parts = quantize_nf4(rows, group_size)
+        parts = quantize_nf4(rows, group_size, importance)
     elif scheme is Scheme.MXFP4:
         parts = quantize_mxfp4(rows)
     elif scheme is Scheme.INT8:

@@ -29,7 +29,7 @@ def stored(scheme: str, group: int) -> dict[str, torch.Tensor]:
     packed = torch.randint(0, 256, (VOCAB, HIDDEN // 2), dtype=torch.uint8)
     shape = (VOCAB, HIDDEN // group)
     if scheme == "nf4":
-        return {"qweight": packed, "absmax": torch.rand(shape).half()}
+        return {"qweight": packed, "absmax": (torch.rand(shape) - 0.5).half()}
     pairs = torch.randn(*shape, 2).half()
     return {"qweight": packed, "scale_zero": pairs.view(torch.int32).squeeze(-1)}
 

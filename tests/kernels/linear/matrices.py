@@ -50,6 +50,7 @@ def make_matrix(
     elif scheme == "nf4":
         codes = random(0, 256, (rows, columns // 2), torch.uint8)
         scales = (uniform((rows, columns // group)) * 0.1 + 0.01).half()
+        scales[::2] *= -1  # the table is turned around where it fits better
         exact = dequantize_nf4(codes, scales, group, torch.tensor(NF4_CODES))
         table = torch.tensor(NF4_INT8).double() / NF4_INT8_SCALE
         values = dequantize_nf4(codes, scales, group, table)
