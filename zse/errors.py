@@ -172,6 +172,14 @@ class CheckpointError(ConversionError):
     """The checkpoint is incomplete or inconsistent (missing shard, wrong shape, bad JSON)."""
 
 
+class AdapterError(ZSEError):
+    """A LoRA adapter is damaged, belongs to another model, or has what is not computed here."""
+
+    exit_code = 7
+    http_status = 400
+    error_code = "bad_adapter"
+
+
 class HubError(ConversionError):
     """The model hub refused or could not be reached."""
 

@@ -115,6 +115,18 @@ class SpeculationOptions(Checked):
 
 
 @record
+class LoRAOptions(Checked):
+    """What adapters a model may have."""
+
+    max_rank: int = described(
+        64, "Largest rank of an adapter", key="max_lora_rank", least=1, most=512
+    )
+    max_loaded: int = described(
+        32, "Adapters that are there at once", key="max_loras", least=1, most=10000
+    )
+
+
+@record
 class LoadOptions(Checked):
     """How a model is placed on a device."""
 
@@ -122,6 +134,7 @@ class LoadOptions(Checked):
     cache: CacheOptions = CacheOptions()
     batch: BatchOptions = BatchOptions()
     speculation: SpeculationOptions = SpeculationOptions()
+    lora: LoRAOptions = LoRAOptions()
     quant: str | None = described(
         None, "Scheme to convert to when the model is not a .zse file yet", env=""
     )
@@ -145,6 +158,8 @@ class LoadFields(TypedDict, total=False):
     max_sequences: int
     max_batch_tokens: int
     speculate: str
+    max_lora_rank: int
+    max_loras: int
     quant: str | None
 
 
@@ -289,6 +304,14 @@ class ServeOptions(Checked):
         "s3://BUCKET/PREFIX/, hf://OWNER/, single models",
         unset="nowhere",
     )
+    loras: tuple[str, ...] = described(
+        (), "A LoRA adapter that requests may name, NAME=FOLDER in PEFT's form", key="lora"
+    )
+    lora_places: str = described(
+        "",
+        "Folders that adapters may be loaded from over the API, with commas between them",
+        unset="nowhere",
+    )
     models_gib: float = described(
         0.0, "Memory for all models on a CPU together", unit="GiB", unset="what is available"
     )
@@ -365,6 +388,11 @@ class ServeOptions(Checked):
         return tuple(place for each in self.model_places.split(",") if (place := each.strip()))
 
     @property
+    def adapter_places(self) -> tuple[str, ...]:
+        """Folders that adapters may be loaded from over the API."""
+        return tuple(place for each in self.lora_places.split(",") if (place := each.strip()))
+
+    @property
     def aliases(self) -> tuple[str, ...]:
         """Patterns of the other names that requests may give the model."""
         return tuple(name for each in self.model_alias.split(",") if (name := each.strip()))
@@ -386,7 +414,10 @@ def load_fields(options: LoadOptions) -> LoadFields:
     """Return the keywords of ``load_options`` that make these options."""
     values: Any = {
         row.key if row.key in LoadFields.__annotations__ else name: getattr(one, name)
-        for one in (options, options.device, options.cache, options.batch, options.speculation)
+        for one in (
+            *(options, options.device, options.cache, options.batch),
+            *(options.speculation, options.lora),
+        )
         for name, row in own_options(type(one)).items()
     }
     fields_given: LoadFields = values

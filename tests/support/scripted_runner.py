@@ -348,7 +348,7 @@ class ScriptedRunner:
         hidden = hidden_of(history) if row.wants_hidden else None
         return SampledToken(token, logprob, [(token, -0.5)] * (row.logprobs or 0), hidden)
 
-    def logits(self, token_ids: Sequence[int]) -> list[list[float]]:
+    def logits(self, token_ids: Sequence[int], adapter: object = None) -> list[list[float]]:
         return [[float(token)] * self.vocab_size for token in token_ids]
 
     def close(self) -> None:

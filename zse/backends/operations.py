@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+    from zse.backends.adapters import AdapterWeights
     from zse.backends.handles import (
         EndWeights,
         ExpertWeights,
@@ -277,6 +278,14 @@ class Backend(Operations, Protocol):
 
     def release_cache(self, cache: Cache) -> None:
         """Give a cache of ``new_cache`` back."""
+
+    def bind_adapter(self, adapter: AdapterWeights) -> Handle:
+        """Return an adapter as chunks name it; its memory is given back with the last of them.
+
+        Raises:
+            AdapterError: A number in it is not finite.
+            UnsupportedModelError: This device adds no adapters.
+        """
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Give back memory that no step needs until the next one comes, where it can be had again.

@@ -15,6 +15,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.backends.handles import Handle
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.kv.windows import WindowGroup, WindowTable
 
@@ -79,6 +80,8 @@ class SequenceChunk(NamedTuple):
     windows: Sequence[WindowTable] = ()
     """Blocks of each group of layers that see only a window, as far as they are seen. None: the
     block table holds for all layers."""
+    adapter: Handle | None = None
+    """What is added to matrices for its tokens: of ``Backend.bind_adapter``."""
 
 
 class TokenMasks(Protocol):

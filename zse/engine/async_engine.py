@@ -25,6 +25,7 @@ from zse.errors import DeadlineError, EngineError, ShuttingDownError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from zse.engine.adapters import Adapter, Adapters
     from zse.engine.delivery import Stream
     from zse.engine.encoder_core import AnyCore
     from zse.engine.inbox import Shortcut
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from zse.engine.stats import EngineStats
     from zse.engine.step_clock import StepLog
     from zse.errors import ZSEError
+    from zse.options import LoRAOptions
     from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
@@ -75,6 +77,7 @@ class AsyncEngine:
             tokenizer, unread or UnreadBounds(), abort=core.abort, cancel=self._cancel
         )
         self._lock = threading.Lock()  # guards what decides whether a stream may be added
+        self._adapters: Adapters | None = None
         self._is_draining = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="zse-engine", daemon=True)
@@ -93,6 +96,15 @@ class AsyncEngine:
     def capacity_tokens(self) -> int:
         """Longest sequence in tokens that can finish."""
         return self._core.capacity_tokens
+
+    def adapters(self, options: LoRAOptions) -> Adapters:
+        """Return the adapters of the model; the first to ask says how many there may be."""
+        from zse.engine.adapters import Adapters  # which most models do without
+
+        with self._lock:
+            if self._adapters is None:
+                self._adapters = Adapters(self._core.runner, options)
+            return self._adapters
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -143,6 +155,7 @@ class AsyncEngine:
         grammar: Grammar | None = None,
         steps: StepLog | None = None,
         shortcut: Shortcut | None = None,
+        adapter: Adapter | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
@@ -152,7 +165,8 @@ class AsyncEngine:
             prompt_token_ids: The prompt.
             params: How its tokens are chosen.
             request_id: What logs call it.
-            priority, cache_salt, query, second_from, tenant, weight, steps: As in ``Request``.
+            priority, cache_salt, query, second_from, tenant, weight: As in ``Request``.
+            steps, adapter: As there, too.
             deadline: When it ends at the latest, on the loop's clock.
             grammar: What the answers are held to, of ``grammars.compile``.
             on_start: Called by the engine's thread when a choice is about to be computed.
@@ -175,6 +189,7 @@ class AsyncEngine:
             params=params,
             priority=priority,
             cache_salt=cache_salt,
+            adapter=adapter,
             query=query,
             second_from=second_from,
             tenant=tenant,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
     from zse.backends.types import LogitRows
+    from zse.engine.adapters import Adapter
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.drafting.speculator import Speculator
     from zse.engine.reading import PromptQuery, PromptReport
@@ -240,7 +241,7 @@ class EngineCore:
             speculation=speculator.counts() if speculator is not None else SpeculationCounts(),
         )
 
-    def logits(self, token_ids: TokenIds[int]) -> LogitRows:
+    def logits(self, token_ids: TokenIds[int], adapter: Adapter | None = None) -> LogitRows:
         """Return float32 logits of one sequence: a row a token, ``vocab_size`` wide.
 
         Raises:
@@ -251,7 +252,8 @@ class EngineCore:
         resolve_max_tokens(
             len(token_ids), 0, max_context=self.max_context, capacity_tokens=self.max_context
         )
-        return self.runner.logits(token_ids)
+        handle = None if adapter is None else adapter.handle
+        return self.runner.logits(token_ids, adapter=handle)
 
     def check_consistency(self) -> None:
         """Prove that blocks have the owners they count. Slow: for tests and for debugging.

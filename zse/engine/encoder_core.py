@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
     from zse.backends.types import LogitRows
+    from zse.engine.adapters import Adapter
     from zse.engine.core import EngineCore
     from zse.engine.reading import PromptQuery
     from zse.engine.request import SamplingParams
@@ -205,7 +206,7 @@ class EncoderCore:
             steps=self._num_steps,
         )
 
-    def logits(self, _token_ids: TokenIds[int]) -> LogitRows:
+    def logits(self, _token_ids: TokenIds[int], _adapter: Adapter | None = None) -> LogitRows:
         """Refuse: there are none.
 
         Raises:

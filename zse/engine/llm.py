@@ -13,6 +13,7 @@ import functools
 import itertools
 import threading
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from zse.engine.admission import default_max_tokens
@@ -32,9 +33,9 @@ from zse.text.user_text import Values, encode_pieces
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from zse.backends.types import DeviceUsed, LogitRows
+    from zse.engine.adapters import Adapters
     from zse.engine.inputs import Conversation, Message
     from zse.engine.ranking import Ranked
     from zse.engine.reading import Pooling
@@ -64,6 +65,7 @@ class LLM:
             folder, a hub id or ``tiny``, which is converted on first use.
         progress: Called as ``progress(stage, done_bytes, total_bytes)`` while a checkpoint is
             converted (``convert``) or a file is fetched (``fetch``).
+        loras: Folders of LoRA adapters in PEFT's form, by the names that calls give them.
         options: Where and how it runs: the fields of ``zse.options.LoadFields``, such as
             ``device``, ``max_context`` and ``kv_gib``.
 
@@ -71,6 +73,7 @@ class LLM:
         NotFoundError: There is no such model.
         FormatError: The file is damaged.
         DeviceError: The device is absent or too small.
+        AdapterError: An adapter is damaged, or for another model.
     """
 
     def __init__(
@@ -78,16 +81,31 @@ class LLM:
         path: str | Path,
         *,
         progress: StageProgress | None = None,
+        loras: Mapping[str, str | Path] | None = None,
         **options: Unpack[LoadFields],
     ) -> None:
         settings = load_settings()
         options["kernels"] = options.get("kernels") or settings.serve.load.device.kernels
-        self._model = load_model(path, load_options(**options), settings, progress=progress)
+        self._options = load_options(**options)
+        self._model = load_model(path, self._options, settings, progress=progress)
         self._grammars = Grammars(self._model.core, self._model.tokenizer)
         self._streams: dict[str, _Stream] = {}
         self._request_ids = itertools.count()
         self._lock = threading.RLock()
         self._is_closed = False
+        try:
+            for name, folder in (loras or {}).items():
+                self.adapters.load(name, Path(folder).expanduser())
+        except BaseException:
+            self.close()
+            raise
+
+    @functools.cached_property
+    def adapters(self) -> Adapters:
+        """The model's LoRA adapters: ``load`` and ``remove`` them while it answers."""
+        from zse.engine.adapters import Adapters
+
+        return Adapters(self._model.core.runner, self._options.lora)
 
     @property
     def path(self) -> Path | str:
@@ -123,6 +141,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         form: GrammarSpec | None = None,
+        lora: str | None = None,
     ) -> list[RequestOutput]:
         """Answer one prompt or many; many share the engine's batches.
 
@@ -130,6 +149,7 @@ class LLM:
             prompts: A text, a list of token ids, or a list of these.
             params: How to sample; by default up to 256 tokens at temperature 1.
             form: What every answer is held to, as ``zse.text.grammar.spec`` makes it.
+            lora: Name of the adapter that answers.
 
         Returns:
             One output for each prompt, in their order.
@@ -141,7 +161,7 @@ class LLM:
         streams: list[_Stream] = []
         try:
             for prompt in list_of_prompts(prompts):
-                streams.append(self._open(prompt, params, form))  # noqa: PERF401 - all or none
+                streams.append(self._open(prompt, params, form, lora))  # noqa: PERF401 - all or none
             for stream in streams:
                 while not stream.text.is_finished:
                     self._step(stream)
@@ -156,13 +176,14 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         form: GrammarSpec | None = None,
+        lora: str | None = None,
     ) -> Iterator[Delta]:
         """Yield the answer as it grows. Closing the iterator cancels the request.
 
         Raises:
             ZSEError: As ``generate``, when the first delta is asked for.
         """
-        stream = self._open(prompt, params, form)
+        stream = self._open(prompt, params, form, lora)
         try:
             while stream.deltas or not stream.text.is_finished:
                 if stream.deltas:
@@ -179,6 +200,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         form: GrammarSpec | None = None,
+        lora: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> RequestOutput: ...
 
@@ -189,6 +211,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         form: GrammarSpec | None = None,
+        lora: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[RequestOutput]: ...
 
@@ -198,6 +221,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         form: GrammarSpec | None = None,
+        lora: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> RequestOutput | list[RequestOutput]:
         """Answer one conversation or many, rendered with the model's chat template.
@@ -207,6 +231,7 @@ class LLM:
                 ``role`` and ``content``; or a list of such conversations, which share batches.
             params: How to sample; by default up to 256 tokens at temperature 1.
             form: What every answer is held to, as ``zse.text.grammar.spec`` makes it.
+            lora: Name of the adapter that answers.
             tools: OpenAI function definitions that the model may call.
 
         Returns:
@@ -219,10 +244,10 @@ class LLM:
         """
         if is_one_conversation(messages):
             prompt = self.chat_prompt(cast("Conversation", messages), tools=tools)
-            return self.generate([prompt], params, form=form)[0]
+            return self.generate([prompt], params, form=form, lora=lora)[0]
         conversations = cast("Sequence[Conversation]", messages)
         prompts = [self.chat_prompt(each, tools=tools) for each in conversations]
-        return self.generate(prompts, params, form=form)
+        return self.generate(prompts, params, form=form, lora=lora)
 
     def chat_prompt(
         self, messages: Conversation, *, tools: Sequence[Mapping[str, Any]] | None = None
@@ -239,11 +264,12 @@ class LLM:
         )
         return encode_pieces(self.tokenizer, pieces)
 
-    def logits(self, token_ids: Sequence[int]) -> LogitRows:
+    def logits(self, token_ids: Sequence[int], *, lora: str | None = None) -> LogitRows:
         """Return what the model says of each next token: row i is about token i + 1.
 
         Args:
             token_ids: One sequence.
+            lora: Name of an adapter.
 
         Returns:
             A list with one row a token, on every device. A row is a ``memoryview`` of
@@ -256,7 +282,8 @@ class LLM:
         """
         with self._lock:
             self._refuse_when_closed()
-            return self._model.core.logits(token_ids)
+            adapter = None if lora is None else self.adapters.get(lora)
+            return self._model.core.logits(token_ids, adapter)
 
     def embed(
         self,
@@ -347,6 +374,7 @@ class LLM:
         prompt: str | list[int],
         params: SamplingParams | None,
         form: GrammarSpec | None,
+        lora: str | None,
     ) -> _Stream:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if params is None:
@@ -357,6 +385,7 @@ class LLM:
             request_id=request_id,
             prompt_token_ids=token_ids,
             params=params,
+            adapter=None if lora is None else self.adapters.get(lora),
             grammar=None if form is None else self._grammars.compile(form, params.n),
         )
         stream = _Stream(request, self.tokenizer)

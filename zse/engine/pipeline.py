@@ -133,7 +133,7 @@ def _masks_of(chunks: list[ScheduledChunk]) -> TokenMasks | None:
 
 
 def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
-    sequence = chunk.sequence
+    sequence, adapter = chunk.sequence, chunk.sequence.request.adapter
     assert sequence.table is not None
     end = chunk.start + chunk.num_tokens
     token_ids: Sequence[int] = sequence.token_ids[chunk.start : end]
@@ -148,4 +148,5 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
         restored_from=sequence.table.restored_from,
         saved_to=chunk.saved_to,
         windows=sequence.table.windows,
+        adapter=None if adapter is None else adapter.handle,
     )

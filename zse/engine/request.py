@@ -18,8 +18,10 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from zse.engine.adapters import Adapter
     from zse.engine.reading import PromptQuery, PromptReport
     from zse.engine.step_clock import StepLog
+    from zse.kv.prefix import Namespace
     from zse.text.grammar.state import Grammar
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -89,6 +91,8 @@ class Request:
     """Higher goes first; waiting raises it, so a low one is late and never forgotten."""
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
+    adapter: Adapter | None = None
+    """What is added to the model for it. Prefixes are those of one adapter, too."""
     query: PromptQuery | None = None
     """What is to be told of the prompt itself."""
     second_from: int | None = None
@@ -103,6 +107,11 @@ class Request:
     """Called when a choice is about to be computed for the first time."""
     steps: StepLog | None = field(default=None, compare=False, repr=False)
     """Where its steps are noted; None where nobody asks when they were."""
+
+    @property
+    def namespace(self) -> Namespace:
+        """Whose prefixes it may reuse: no text that a client sends is another's."""
+        return self.cache_salt if self.adapter is None else (self.adapter.number, self.cache_salt)
 
 
 class TokenEvent(NamedTuple):

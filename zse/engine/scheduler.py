@@ -271,7 +271,7 @@ class Scheduler:
         parent = sequence.leader.table if sequence.leader is not None else None
         table = self._cache.open_table(
             sequence.token_ids,
-            namespace=sequence.request.cache_salt,
+            namespace=sequence.request.namespace,
             parent=parent,
             num_parent_tokens=len(sequence.prompt_token_ids),
             # A block for each running sequence: admitting must not force a preemption at once.

@@ -14,7 +14,7 @@ import torch
 
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
-from zse.format.schemes import DType, Scheme
+from zse.format.schemes import PLAIN, DType, Scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,6 +41,12 @@ def tensor_from(data: Buffer, part: TensorPart) -> torch.Tensor:
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         flat = torch.frombuffer(data, dtype=TORCH_DTYPES[part.dtype])
     return flat.reshape(part.shape)
+
+
+def matrix_from(data: bytes, scheme: Scheme, columns: int) -> torch.Tensor:
+    """Return plain numbers, row by row, as float32 [rows, columns]: a copy."""
+    flat = torch.frombuffer(bytearray(data), dtype=TORCH_DTYPES[PLAIN[scheme]])
+    return flat.view(-1, columns).float()
 
 
 def bytes_from(tensor: torch.Tensor) -> memoryview:

@@ -21,6 +21,7 @@ from zse.kv.windows import WindowPool
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zse.kv.prefix import Namespace
     from zse.kv.windows import WindowGroup, WindowTable
 
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class BlockTable:
     """The blocks of one sequence, in token order. Only ``KVCache`` changes it."""
 
-    namespace: str = ""
-    """Cache salt: blocks are shared within it only."""
+    namespace: Namespace = ""
+    """Blocks are shared within it only."""
     blocks: list[int] = field(default_factory=list)
     """Block numbers; block i holds tokens [i * block_size, (i + 1) * block_size)."""
     num_cached: int = 0
@@ -93,7 +94,7 @@ class KVCache:
         self,
         token_ids: Sequence[int],
         *,
-        namespace: str = "",
+        namespace: Namespace = "",
         parent: BlockTable | None = None,
         num_parent_tokens: int = 0,
         num_reserved: int = 0,
@@ -106,7 +107,7 @@ class KVCache:
 
         Args:
             token_ids: Every token known of the sequence.
-            namespace: Its cache salt.
+            namespace: Whose blocks it may share.
             parent: Table of a running sequence that begins with the same tokens.
             num_parent_tokens: Tokens at its start that are equal and computed.
             num_reserved: Blocks that must stay available afterwards.
@@ -269,7 +270,9 @@ class KVCache:
             own = [table.windows[number] for table in tables if table.windows]
             pool.check_consistency(own, set(self._tree.blocks()))
 
-    def _reusable(self, token_ids: Sequence[int], namespace: str, num_blocks: int) -> list[int]:
+    def _reusable(
+        self, token_ids: Sequence[int], namespace: Namespace, num_blocks: int
+    ) -> list[int]:
         if not self._keeps_prefixes:
             return []
         return self._tree.match(token_ids[: num_blocks * self.block_size], namespace=namespace)

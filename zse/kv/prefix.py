@@ -2,7 +2,8 @@
 
 The alphabet of the tree is one full block of tokens, so an edge is a block and a match is whole
 blocks: up to ``block_size - 1`` tokens of it are computed again, and in return no block is ever
-split. A namespace (the request's cache salt) has its own root: its blocks are seen by nobody else.
+split. A namespace (the request's cache salt, and its adapter) has its own root: its blocks are seen
+by nobody else.
 
     root("")  -> [The cat sat on] block 7 -> [the mat and then] block 3 -> ...
                                           -> [a hat that was  ] block 9
@@ -16,12 +17,15 @@ eviction never walks the tree.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from zse.kv.blocks import BlockAllocator
+
+Namespace: TypeAlias = "str | tuple[int, str]"
+"""A cache salt; with an adapter, its number and the salt: keys and values are its own."""
 
 
 class _Node:
@@ -30,7 +34,7 @@ class _Node:
     __slots__ = ("block", "children", "is_queued", "key", "last_used", "namespace", "parent")
 
     def __init__(
-        self, key: tuple[int, ...], block: int, parent: _Node | None, namespace: str
+        self, key: tuple[int, ...], block: int, parent: _Node | None, namespace: Namespace
     ) -> None:
         self.key = key
         self.block = block
@@ -60,7 +64,7 @@ class RadixTree:
         self._on_removal = on_removal
         self._allocator = allocator
         self._block_size = block_size
-        self._roots: dict[str, _Node] = {}
+        self._roots: dict[Namespace, _Node] = {}
         self._nodes: dict[int, _Node] = {}
         self._candidates: list[tuple[int, int, _Node]] = []
         self._clock = 0
@@ -70,7 +74,7 @@ class RadixTree:
     def blocks(self) -> Iterator[int]:
         return iter(self._nodes)
 
-    def match(self, token_ids: Sequence[int], *, namespace: str = "") -> list[int]:
+    def match(self, token_ids: Sequence[int], *, namespace: Namespace = "") -> list[int]:
         """Return the blocks of the longest cached prefix of ``token_ids``, in order.
 
         The caller takes references before anything else runs.
@@ -91,7 +95,7 @@ class RadixTree:
         token_ids: Sequence[int],
         blocks: Sequence[int],
         *,
-        namespace: str = "",
+        namespace: Namespace = "",
         after: int | None = None,
     ) -> list[int]:
         """Cache computed blocks of a sequence, from its start or behind a block already cached.
@@ -102,7 +106,7 @@ class RadixTree:
         Args:
             token_ids: The tokens, at least ``len(blocks)`` full blocks of them.
             blocks: The blocks that hold them, referenced by the caller.
-            namespace: The sequence's cache salt.
+            namespace: Whose the sequence is.
             after: The sequence's cached block just before these; None at its start. It spares a
                 long sequence the walk from the root at every step.
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.arrival import Arrival
+    from zse.backends.handles import Handle
     from zse.backends.operations import Backend, Cache, PendingStep
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
@@ -98,12 +100,28 @@ class ModelRunner:
         """Compute one step and wait for the tokens that follow each chunk; fails as ``submit``."""
         return self.submit(batch).wait()
 
-    def logits(self, token_ids: Sequence[int], *, chunk_tokens: int = _LOGITS_CHUNK) -> LogitRows:
+    def bind_adapter(self, adapter: AdapterWeights) -> Handle:
+        """Return an adapter as requests name it; safe while steps run.
+
+        Raises:
+            AdapterError: A number in it is not finite.
+            UnsupportedModelError: This device adds no adapters.
+        """
+        return self._backend.bind_adapter(adapter)
+
+    def logits(
+        self,
+        token_ids: Sequence[int],
+        *,
+        chunk_tokens: int = _LOGITS_CHUNK,
+        adapter: Handle | None = None,
+    ) -> LogitRows:
         """Return float32 logits of one sequence, a row a token, computed outside the KV pool.
 
         Args:
             token_ids: The sequence.
             chunk_tokens: Tokens of a step. With 1 every token takes the way of a decoded one.
+            adapter: What is added to the model's matrices, of ``bind_adapter``.
 
         Raises:
             InvalidParameterError: There are no tokens.
@@ -119,7 +137,7 @@ class ModelRunner:
         with self._lock:
             cache = self._backend.new_cache(num_blocks)
             try:
-                self._logits_into(parts, cache, token_ids, chunk_tokens)
+                self._logits_into(parts, cache, token_ids, chunk_tokens, adapter)
             finally:
                 self._backend.release_cache(cache)
             return self._backend.join_rows(parts)
@@ -167,12 +185,19 @@ class ModelRunner:
         return found
 
     def _logits_into(
-        self, parts: list[Any], cache: Cache, token_ids: Sequence[int], chunk_tokens: int
+        self,
+        parts: list[Any],
+        cache: Cache,
+        token_ids: Sequence[int],
+        chunk_tokens: int,
+        adapter: Handle | None,
     ) -> None:
         blocks = range(-(-len(token_ids) // self.block_size))
         for start in range(0, len(token_ids), chunk_tokens):
             piece = list(token_ids[start : start + chunk_tokens])
-            chunk = SequenceChunk(0, piece, start, blocks, kind_of(len(piece)), wants_logits=True)
+            chunk = SequenceChunk(
+                0, piece, start, blocks, kind_of(len(piece)), wants_logits=True, adapter=adapter
+            )
             step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[()]), cache)
             parts.append(logits_of(self._backend, self.spec, step))
 

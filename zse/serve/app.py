@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from zse.serve.http.rules import HTTPRules
     from zse.serve.state import AppState
 
-ADMIN_PATHS = ("/docs", "/openapi.json", "/version", "/api/{rest:path}")
+ADMIN_PATHS = (
+    *("/docs", "/openapi.json", "/version", "/api/{rest:path}"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+)
 
 
 async def invoke(request: Request) -> ASGIApp:

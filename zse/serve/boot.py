@@ -177,7 +177,12 @@ class ServerProcess:
         self._is_answering.wait()  # a small model is there before the web stack
         collector.resume()
         state.ledger.mark("ready")
-        state.models.put(model, state.options.aliases)
+        entry = state.models.put(model, state.options.aliases)
+        if state.options.loras:
+            from zse.serve.adapters import as_model
+
+            for adapter in model.engine.adapters(state.options.load.lora):
+                state.models.put_adapter(entry, as_model(model, adapter))
         state.phase = "ready"
         facts = {"model": model.name, "url": self._url, "max_context": model.max_context}
         chats = model.template is not None

@@ -295,6 +295,7 @@ class Generation:
             second_from=order.second_from[prompt_index] if order.second_from else None,
             steps=self._watch.steps,
             shortcut=self._shortcut,
+            adapter=self._model.adapter,
         )
 
     async def _merged(self, room: Room) -> AsyncGenerator[tuple[int, Delta], None]:

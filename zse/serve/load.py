@@ -18,10 +18,13 @@ from zse.text.dialect import detect_dialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from zse.backends.adapters import AdapterWeights
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
     from zse.format.model_file import ModelFile
+    from zse.models.spec import ModelSpec
     from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
     from zse.serve.progress import LoadProgress
@@ -56,6 +59,8 @@ def load_served_model(
         compiling = beside.submit(_template_of, reader)
         reading = FileReading(reader, phases)
         preload(options.load.device.name, reading.spec)
+        name = options.served_model_name or model_name_of(options.model)
+        adapters = _adapters_of(options, name, reading.spec)
         opened = head_start.take()
         progress.phase = "weights"
         _tell(opened, progress)
@@ -65,8 +70,10 @@ def load_served_model(
         engine = AsyncEngine(
             loaded.core, loaded.tokenizer, unread=UnreadBounds(each=options.max_unread)
         )
+        for weights, folder in adapters:
+            engine.adapters(options.load.lora).add(weights, folder)
     return LoadedModel(
-        name=options.served_model_name or model_name_of(options.model),
+        name=name,
         engine=engine,
         tokenizer=loaded.tokenizer,
         template=template,
@@ -81,6 +88,17 @@ def load_served_model(
         details={**_facts_of(loaded.reader), "device": str(loaded.device)},
         resources=(loaded.reader,),
     )
+
+
+def _adapters_of(
+    options: ServeOptions, name: str, spec: ModelSpec
+) -> list[tuple[AdapterWeights, Path]]:
+    """Read the adapters that were asked for: what is wrong is told before weights move."""
+    if not options.loras:
+        return []
+    from zse.serve.adapters import read_for_start
+
+    return read_for_start(options, name, spec)
 
 
 def _tell(opened: OpenedModel, progress: LoadProgress) -> None:

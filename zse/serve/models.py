@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from zse.errors import UsageError
+from zse.errors import ModelNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +29,8 @@ class TableEntry:
         """Patterns: ``*`` stands for any text."""
         self.last_asked = now
         """When a request last named it, on the table's clock."""
+        self.adapters: dict[str, LoadedModel] = {}
+        """What its adapters make of it, by their names."""
         self.is_hidden = False
         """Whether it answers to no name, since it is about to be unloaded."""
 
@@ -65,6 +67,8 @@ class ModelTable:
         self._lock = threading.Lock()
         self._entries: tuple[TableEntry, ...] = ()
         self._by_name: dict[str, TableEntry] = {}
+        self._adapted: dict[str, TableEntry] = {}
+        """Models by the names of their adapters."""
 
     def __iter__(self) -> Iterator[TableEntry]:
         """Return the entries as they are now, the default first."""
@@ -99,9 +103,30 @@ class ModelTable:
             entry.last_asked = self._clock()
         return entry
 
+    def answering(self, name: str) -> LoadedModel | None:
+        """Return what answers to a name: a model, or one with an adapter."""
+        if name in self._adapted and name not in self._by_name:
+            entry = self._adapted[name]
+            entry.last_asked = self._clock()
+            return entry.adapters.get(name)
+        found = self.find(name)
+        return None if found is None else found.model
+
     def has(self, name: str) -> bool:
         """Whether a model has this name; unlike a request, this does not count as asking for it."""
-        return any(entry.model.name == name for entry in self._entries)
+        return any(name == entry.model.name or name in entry.adapters for entry in self._entries)
+
+    def refuse_taken(self, name: str) -> None:
+        """Refuse a name that is in use.
+
+        Raises:
+            NameTakenError: It is.
+        """
+        if name == DEFAULT_ALIAS or self.has(name):
+            raise NameTakenError(
+                f"the name '{name}' belongs to another model",
+                hint="Load it under another name, or unload the other first.",
+            )
 
     def put(self, model: LoadedModel, aliases: Iterable[str] = ()) -> TableEntry:
         """Let a model answer from now on.
@@ -110,14 +135,40 @@ class ModelTable:
             NameTakenError: Another one has its name.
         """
         with self._lock:
-            if self.has(model.name):
-                raise NameTakenError(
-                    f"the name '{model.name}' belongs to another model",
-                    hint="Load it under another name, or unload the other first.",
-                )
+            if model.name != DEFAULT_ALIAS or self.has(model.name):
+                self.refuse_taken(model.name)
             entry = TableEntry(model, tuple(aliases), now=self._clock())
             self._set([*self._entries, entry])
         return entry
+
+    def put_adapter(self, entry: TableEntry, model: LoadedModel) -> None:
+        """Let what an adapter makes of a model answer from now on.
+
+        Raises:
+            NameTakenError: Another one has its name.
+            ModelNotFoundError: The model is there no longer.
+        """
+        with self._lock:
+            if entry not in self._entries:
+                raise ModelNotFoundError(f"The model '{entry.model.name}' has been unloaded.")
+            self.refuse_taken(model.name)
+            entry.adapters = {**entry.adapters, model.name: model}
+            self._set(self._entries)
+
+    def remove_adapter(self, name: str) -> LoadedModel:
+        """Let an adapter answer no more, and return what it was.
+
+        Raises:
+            ModelNotFoundError: There is none of this name.
+        """
+        with self._lock:
+            entry = next((one for one in self._entries if name in one.adapters), None)
+            if entry is None:
+                raise ModelNotFoundError(f"The lora adapter '{name[:200]}' cannot be found.")
+            model = entry.adapters[name]
+            entry.adapters = {key: one for key, one in entry.adapters.items() if key != name}
+            self._set(self._entries)
+        return model
 
     def hide(self, entry: TableEntry) -> None:
         """Let no further request reach a model; what it works on goes on."""
@@ -141,3 +192,4 @@ class ModelTable:
         default = {DEFAULT_ALIAS: shown[0]} if shown else {}
         self._entries = tuple(entries)
         self._by_name = default | {entry.model.name: entry for entry in shown}
+        self._adapted = {name: entry for entry in shown for name in entry.adapters}

@@ -32,6 +32,7 @@ from zse.text.dialect import Dialect
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.engine.adapters import Adapter
     from zse.engine.async_engine import AsyncEngine
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec, Task
@@ -68,6 +69,10 @@ class LoadedModel:
     """Facts for /version: device, scheme, sizes."""
     dialect: Dialect = Dialect()
     """How it writes calls and reasoning."""
+    adapter: Adapter | None = None
+    """What is added to the engine's model for it."""
+    parent: str = ""
+    """Name of that model, where it is one with an adapter."""
     resources: tuple[ModelFile, ...] = ()
     """What the engine reads from; closed after it."""
 
@@ -216,14 +221,14 @@ class AppState:
             raise ShuttingDownError("The server is shutting down and takes no new requests.")
         if self.model is None:
             raise self._loading()
-        entry = self.models.find(DEFAULT_ALIAS if name is None else name)
-        if entry is None:
+        model = self.models.answering(DEFAULT_ALIAS if name is None else name)
+        if model is None:
             named = ", ".join(f"'{one.model.name}'" for one in self.models)
             raise ModelNotFoundError(
                 f"The model '{str(name)[:200]}' does not exist; this server has {named}.",
                 param="model",
             )
-        return entry.model
+        return model
 
     def require_writer(self, name: str | None = None) -> LoadedModel:
         """Return the model that answers to ``name``, which must write text.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from zse.backends.cpu.adapters import NativeAdapter
 from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.cache import KVCache
 from zse.backends.cpu.execution import computed
@@ -29,6 +30,7 @@ from zse.kernels.native.structs import Register
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.backends.adapters import AdapterWeights
     from zse.backends.cpu.program import Program
     from zse.backends.operations import Forward
     from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
@@ -68,7 +70,12 @@ class CPUBackend(Recorder):
         warn_of_size(reader, machine)
         self._library = library = load(options.device.cpu_instructions)
         self._weights = Weights(reader, library)
-        super().__init__(self._weights, spec, exact=options.device.exact_activations)
+        super().__init__(
+            self._weights,
+            spec,
+            exact=options.device.exact_activations,
+            max_rank=options.lora.max_rank,
+        )
         self._spec = spec
         self._weight_bytes = sum(
             entry.length_bytes for entry in reader.header.tensors if is_read_whole(spec, entry.name)
@@ -85,8 +92,10 @@ class CPUBackend(Recorder):
         blocks = self._new_blocks(self._groups.num_blocks(self.num_blocks))
         self.windows = blocks.windows
         self._memory = SequenceMemory(blocks, StatePool(self.states.shapes, self.states.num_slots))
-        self._registers = Registers(spec)
+        self._registers = Registers(spec, low_rank_columns=self._low_rank.columns)
         self._programs: dict[Forward, Program] = {}
+        self._adapting: dict[Forward, Program] | None = None
+        """Programs of steps with adapters; None: no adapter was ever bound."""
         threads = options.device.threads or choose_threads(machine, self._weight_bytes)
         self._pool = library.start_pool(
             threads, spin_nanoseconds=spin_nanoseconds(machine, threads)
@@ -108,11 +117,15 @@ class CPUBackend(Recorder):
     # --- the pass ------------------------------------------------------------------------------
 
     def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
-        program = self._programs.get(forward)
-        if program is None:
-            program = self._programs[forward] = forward(self, None)
-        check_states(batch.chunks, self.states)
         step, states = self.begin(batch), self._memory.states
+        programs = self._programs
+        if step.adapters is not None:
+            assert self._adapting is not None
+            programs = self._adapting
+        program = programs.get(forward)
+        if program is None:
+            program = programs[forward] = forward(self, step)
+        check_states(batch.chunks, self.states)
         for chunk in batch.chunks:
             if chunk.restored_from is not None:
                 states.copy(self.states.slot_of(chunk.restored_from), chunk.sequence_slot)
@@ -124,7 +137,10 @@ class CPUBackend(Recorder):
 
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         kind = TextStep if self._spec.is_encoder else Step
-        return kind(batch, *(cache or self._memory), self._spec.vocab_size)
+        step = kind(batch, *(cache or self._memory), self._spec.vocab_size)
+        if self._adapting is not None:
+            step.find_adapters()
+        return step
 
     def pool(self, step: TextStep, _residual: Register, pooling: Pooling) -> list[list[float]]:
         head, width = self._spec.head, self._spec.hidden_size
@@ -188,6 +204,12 @@ class CPUBackend(Recorder):
         cache.blocks.close()
         cache.states.close()
 
+    def bind_adapter(self, adapter: AdapterWeights) -> NativeAdapter:
+        bound = NativeAdapter(adapter, self._adapted, self._library)
+        if self._adapting is None:
+            self._adapting = {}
+        return bound
+
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         self._registers.rest()
         self._memory.blocks.empty(free_blocks)
@@ -207,6 +229,7 @@ class CPUBackend(Recorder):
             self._pages.close()
         self.drop()
         self._programs.clear()
+        self._adapting = None
         self._weights.clear()
         self.release_cache(self._memory)
         self._pool.close()

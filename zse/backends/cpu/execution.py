@@ -61,6 +61,7 @@ def computed(
                 step.cache.address,
                 step.states.address,
                 0,
+                step.adapters_from(first),
             )
             run(handle, operations, num_operations, structure)
             if count:

@@ -11,6 +11,7 @@ import ctypes
 from ctypes import POINTER, addressof, pointer, sizeof
 from typing import TYPE_CHECKING
 
+from zse.backends.adapters import adapted_linears, most_parts
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
 from zse.backends.cpu.described import (
     ROTARY_REGISTERS,
@@ -23,13 +24,14 @@ from zse.backends.cpu.described import (
 from zse.backends.cpu.embedding import Embedding
 from zse.backends.cpu.latent import record_queries, record_values
 from zse.backends.cpu.mixture import MixtureRecorder
-from zse.backends.cpu.recording import Recording
+from zse.backends.cpu.recording import LowRankProducts, Recording
 from zse.backends.handles import EndWeights, LayerWeights
 from zse.backends.operations import is_attention
 from zse.kernels.native import structs
 from zse.kernels.native.structs import Kind, Register, RowSet
 
 if TYPE_CHECKING:
+    from zse.backends.cpu.step import Step
     from zse.backends.cpu.weights import Weights
     from zse.backends.handles import LayerInputsWeights, LayerInputWeights
     from zse.models.layer_spec import (
@@ -62,10 +64,18 @@ class Recorder(MixtureRecorder):
         weights: Of its file.
         spec: The model.
         exact: Never round activations to 8 bits.
+        max_rank: Of adapters.
     """
 
-    def __init__(self, weights: Weights, spec: ModelSpec, *, exact: bool) -> None:
+    def __init__(self, weights: Weights, spec: ModelSpec, *, exact: bool, max_rank: int) -> None:
         super().__init__(Recording(exact=exact), spec)
+        linears = list(adapted_linears(spec))
+        self._adapted = [linear.weight.name for linear in linears]
+        """Matrices that adapters may add to; an adapter knows them by their places here."""
+        self._low_rank = LowRankProducts(
+            {id(weights.linear(linear)): place for place, linear in enumerate(linears)},
+            most_parts(spec) * max_rank,
+        )
         self._weights = weights
         self._embedding = Embedding(spec.embedding, weights)
         head, inputs = spec.head, spec.embedding.layer_inputs
@@ -106,9 +116,11 @@ class Recorder(MixtureRecorder):
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
         return self._scopes[layer.index]
 
-    def embed(self, _step: object, _embedding: structs.Matrix, scale: float) -> Register:
+    def embed(self, step: Step | None, _embedding: structs.Matrix, scale: float) -> Register:
         recording = self._recording
         recording.take()
+        adapts = step is not None and step.adapters is not None
+        recording.low_rank = self._low_rank if adapts else None
         for rope, register in zip(self._ropes.values(), ROTARY_REGISTERS, strict=False):
             recording.record(Kind.ROTARY, register, rope=pointer(rope.structure))
         return self._embedding.record(recording, scale, width=self._stream_columns)

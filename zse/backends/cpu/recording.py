@@ -6,12 +6,21 @@ A handle that a model's program passes on is the register that a result is in.
 from __future__ import annotations
 
 from ctypes import pointer
-from typing import Any
+from typing import Any, NamedTuple
 
 from zse.kernels.native import structs
 from zse.kernels.native.structs import ACTIVATION_GROUP, Kind, Register, RowSet
 
 _PLAIN = frozenset({structs.Scheme.FP32, structs.Scheme.FP16, structs.Scheme.BF16})
+
+
+class LowRankProducts(NamedTuple):
+    """Which matrices adapters may add to."""
+
+    numbers: dict[int, int]
+    """Their numbers, by the identities of their structures, which live as long as the model."""
+    columns: int
+    """Of a row of ``Register.LOW_RANK``."""
 
 
 class Recording:
@@ -23,6 +32,8 @@ class Recording:
 
     def __init__(self, *, exact: bool) -> None:
         self._exact = exact
+        self.low_rank: LowRankProducts | None = None
+        """What is recorded behind products for sequences with adapters; None: nothing."""
         self._operations: list[structs.Operation] = []
         self._quantized: tuple[Register, int] | None = None
         """The register whose rows are there as int8, and the columns of their groups."""
@@ -99,9 +110,26 @@ class Recording:
     ) -> Register:
         """Record the product of a matrix, and before it what it lacks."""
         group = self.quantized(inputs, matrix)
-        return self.record(
-            kind, output, input=inputs, matrix=pointer(matrix), quantizes=group, **fields
-        )
+        self.record(kind, output, input=inputs, matrix=pointer(matrix), quantizes=group, **fields)
+        if (
+            self.low_rank is not None
+            and (number := self.low_rank.numbers.get(id(matrix))) is not None
+        ):
+            self._adapt(inputs, matrix, output, number, fields.get("scale", 1.0))
+        return output
+
+    def _adapt(
+        self, inputs: Register, matrix: structs.Matrix, output: Register, number: int, scale: float
+    ) -> None:
+        """Record what the adapters of rows add to a product."""
+        assert self.low_rank is not None
+        each: dict[str, Any] = {
+            "matrix": pointer(matrix),
+            "layer": number,
+            "width": self.low_rank.columns,
+        }
+        self.record(Kind.ADAPT_DOWN, Register.LOW_RANK, input=inputs, **each)
+        self.record(Kind.ADAPT_UP, output, input=Register.LOW_RANK, scale=scale, **each)
 
     def activate(
         self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
 
 _LOGITS_BYTES = 16 * MIB
-_NUMBERS = struct.Struct("=4q9Q")
+_NUMBERS = struct.Struct("=4q10Q")
 """``struct zse_step`` before its registers: numbers and addresses of a step."""
 _CACHE_LINE = 64
 _PART_SUMS = 2
@@ -37,8 +37,9 @@ _PART_SUMS = 2
 class Registers:
     """Registers of one model, as addresses in ``structs.Step``."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, *, low_rank_columns: int) -> None:
         self._widths = _register_widths(spec)
+        self._widths[Register.LOW_RANK] = low_rank_columns
         self._quantized = (1, quantized_columns(spec)), (chosen_rows(spec), chosen_columns(spec))
         """Of the step's rows and of those of chosen experts: how many a row has, their columns."""
         self._hidden = spec.hidden_size

@@ -50,6 +50,8 @@ class Step:
         """Indices of the chunks as their rows follow each other."""
         self.single_rows = 0
         """Rows before this one are computed each on its own."""
+        self.adapters: array[int] | None = None
+        """Addresses of the rows' adapters, 0 where a row has none; None where no row has one."""
         self._tables: list[array[int]] = []
         tokens: list[int] = []
         positions: list[int] = []
@@ -106,6 +108,20 @@ class Step:
         for place in range(0, num_words, ROWS_WORDS):
             rows, starts, address = words[place : place + ROWS_WORDS]
             words += (rows, starts, own_tables[address])
+
+    def find_adapters(self) -> None:
+        """Let rows have the adapters of their chunks, if any has one."""
+        chunks = self.batch.chunks
+        if any(chunk.adapter is not None for chunk in chunks):
+            self.adapters = addresses = array("Q")
+            for index in self.order:
+                chunk = chunks[index]
+                address = 0 if chunk.adapter is None else chunk.adapter.address
+                addresses.extend([address] * len(chunk.token_ids))
+
+    def adapters_from(self, first: int) -> int:
+        """Return where the adapters of rows from ``first`` on begin; 0: no row has one."""
+        return 0 if self.adapters is None else self.adapters.buffer_info()[0] + 8 * first
 
     def last_rows(self, counts: Sequence[int]) -> list[int]:
         """Return the last ``counts[i]`` rows of chunk i, for all of them, in the step's order."""

@@ -103,6 +103,7 @@ def computed_texts(
             step.cache.address,
             step.states.address,
             types_address + 4 * first,
+            0,
         )
         pool.library.run(
             pool.handle, program.operations, program.num_operations, byref(registers.step)

@@ -27,14 +27,17 @@ from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
+from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.memory import DeviceMemory
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.transfers import PendingResults
+    from zse.backends.handles import Handle
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
@@ -294,6 +297,13 @@ class GPUBackend(GPUOperations):
     def release_cache(self, cache: SequenceMemory) -> None:
         self._stream.synchronize()
         cache.close()
+
+    def bind_adapter(self, adapter: AdapterWeights) -> Handle:
+        raise UnsupportedModelError(
+            f"the adapter '{adapter.name}' cannot be added to a model on a GPU",
+            hint="Merge it into the file: zse convert MODEL --merge-lora PATH; or serve the model "
+            "on a CPU (--device cpu).",
+        )
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: a GPU's pool is taken whole, so that others know what is left."""

@@ -13,6 +13,7 @@ from zse.backends.kv_groups import groups_of
 from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.states import check_states, states_of
+from zse.backends.torch.adapters import BoundAdapter
 from zse.backends.torch.delta import States
 from zse.backends.torch.operations import TorchOperations, check_supported
 from zse.backends.torch.step import PagedMemory, Step, StepMemory, build_step
@@ -25,6 +26,7 @@ from zse.format.as_torch import bytes_from
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.backends.adapters import AdapterWeights
     from zse.backends.operations import Forward
     from zse.backends.types import LogitRows, StepBatch
     from zse.format.reader import ZSEReader
@@ -139,6 +141,9 @@ class TorchBackend(TorchOperations):
     def release_cache(self, cache: StepMemory) -> None:
         cache.blocks.layers.clear()
         cache.states.layers.clear()
+
+    def bind_adapter(self, adapter: AdapterWeights) -> BoundAdapter:
+        return BoundAdapter(adapter)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: it is the reference, and serves nobody."""

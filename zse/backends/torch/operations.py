@@ -14,6 +14,7 @@ from zse.backends.binding import bind_classifier, bind_layer
 from zse.backends.handles import EndWeights, LayerWeights
 from zse.backends.operations import is_attention, refuse
 from zse.backends.torch.activation import activate_rows, activated
+from zse.backends.torch.adapters import add_adapters
 from zse.backends.torch.attention import attend
 from zse.backends.torch.delta import mix_chunks
 from zse.backends.torch.experts import add_experts
@@ -115,7 +116,7 @@ class TorchOperations:
     def norm_linear(
         self, step: Step, residual: torch.Tensor, norm: BoundNorm | None, linear: BoundLinear
     ) -> torch.Tensor:
-        return linear.multiply(_normed(residual, norm), step.single_rows)
+        return _product(step, linear, _normed(residual, norm))
 
     def rope_store(
         self,
@@ -166,7 +167,7 @@ class TorchOperations:
         parts = weights.delta
         assert parts is not None
         inputs = _normed(residual, weights.mixer_norm)
-        projected = parts.inputs.multiply(inputs, step.single_rows)
+        projected = _product(step, parts.inputs, inputs)
         gates = parts.gates.multiply(inputs, step.single_rows)
         states = step.states.layers[layer]
         return mix_chunks(projected, gates, parts, DeltaShape.of(delta), states, step.chunks)
@@ -181,7 +182,7 @@ class TorchOperations:
         post_norm: BoundNorm | None,
     ) -> torch.Tensor:
         """Return residual + scale * post_norm(inputs @ linear^T + bias), in ``residual``."""
-        added = linear.multiply(inputs, step.single_rows)
+        added = _product(step, linear, inputs)
         if post_norm is not None:
             added = post_norm(added)
         return residual.add_(added if scale == 1.0 else added.mul_(scale))
@@ -194,7 +195,7 @@ class TorchOperations:
         linear: BoundLinear,
         mlp: MLPSpec,
     ) -> torch.Tensor:
-        joined = linear.multiply(_normed(residual, norm), step.single_rows)
+        joined = _product(step, linear, _normed(residual, norm))
         return activate_rows(joined, mlp, step.single_rows)
 
     def experts(
@@ -205,7 +206,7 @@ class TorchOperations:
     def dense(
         self, step: Step, inputs: torch.Tensor, linear: BoundLinear, post_norm: BoundNorm | None
     ) -> torch.Tensor:
-        return _normed(linear.multiply(inputs, step.single_rows), post_norm)
+        return _normed(_product(step, linear, inputs), post_norm)
 
     def add(
         self,
@@ -273,6 +274,14 @@ class TorchOperations:
             accepted(chunk, list(islice(sampled, len(sampling))))
             for chunk, sampling in zip(batch.chunks, batch.sampling, strict=True)
         ]
+
+
+def _product(step: Step, linear: BoundLinear, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the product of a matrix that adapters may add to."""
+    outputs = linear.multiply(inputs, step.single_rows)
+    if step.adapts:
+        add_adapters(step, linear.name, inputs, outputs)
+    return outputs
 
 
 def _choose(

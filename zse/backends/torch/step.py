@@ -18,6 +18,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from zse.backends.torch.adapters import BoundAdapter
     from zse.backends.torch.delta import States
     from zse.backends.types import SequenceChunk, StepBatch
     from zse.kv.windows import WindowGroup
@@ -37,6 +38,7 @@ class ChunkRows:
     sequence_slot: int
     blocks: Sequence[torch.Tensor]
     """int64 block ids up to the chunk's end, for each group of layers."""
+    adapter: BoundAdapter | None = None
 
 
 @record
@@ -82,6 +84,8 @@ class Step:
     wanted_rows: list[int]
     """Rows whose logits ``lm_head`` gives, in the order of the batch."""
     batch: StepBatch
+    adapts: bool
+    """Whether any of its sequences has an adapter."""
     rotary: dict[RoPESpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Cosines and sines of the positions, for each rotation that layers ask for."""
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
@@ -144,6 +148,7 @@ def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
             batch.chunks, first_rows, [c.wants_logits * len(c.token_ids) for c in batch.chunks]
         ),
         batch=batch,
+        adapts=any(chunk.adapter is not None for chunk in batch.chunks),
     )
 
 
@@ -202,6 +207,7 @@ def _rows_of(
             start_position=chunk.start_position + offset,
             sequence_slot=chunk.sequence_slot,
             blocks=blocks,
+            adapter=chunk.adapter,
         )
         for offset in range(0, count, size)
     ]

@@ -38,6 +38,8 @@ class BoundLinear(NamedTuple):
     matrix: Linear
     bias: torch.Tensor | None
     """float32 [N]."""
+    name: str = ""
+    """What adapters call the matrix."""
 
     def multiply(self, inputs: torch.Tensor, single_rows: int) -> torch.Tensor:
         """Return float32 [M, N] of [M, K], the first ``single_rows`` each on its own."""
@@ -116,7 +118,7 @@ class BoundWeights:
         bias = self._vector(spec.bias)
         if (stacked := self._stacks.get(spec.weight.name)) is not None:
             return StackedLinear(stacked, None if bias is None else bias.view(len(stacked), -1))
-        return BoundLinear(self._linears[spec.weight.name], bias)
+        return BoundLinear(self._linears[spec.weight.name], bias, spec.weight.name)
 
     def norm(self, spec: NormSpec) -> BoundNorm:
         weight = self._vectors[spec.weight.name]

@@ -32,6 +32,8 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_EXPAND] = &zse_expand,
     [ZSE_OP_ADD_PARTS] = &zse_add_parts,
     [ZSE_OP_TELL] = &zse_tell,
+    [ZSE_OP_ADAPT_DOWN] = &zse_adapt_down,
+    [ZSE_OP_ADAPT_UP] = &zse_adapt_up,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
@@ -40,8 +42,9 @@ int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
         sizeof(struct zse_matrix),    sizeof(struct zse_norm),      sizeof(struct zse_latent),
         sizeof(struct zse_attention), sizeof(struct zse_experts),   sizeof(struct zse_rope),
         sizeof(struct zse_cache),     sizeof(struct zse_rows),      sizeof(struct zse_delta),
-        sizeof(struct zse_state),     sizeof(struct zse_quantized), sizeof(struct zse_operation),
-        sizeof(struct zse_sampling),  sizeof(struct zse_step),
+        sizeof(struct zse_state),     sizeof(struct zse_low_rank),  sizeof(struct zse_adaptation),
+        sizeof(struct zse_quantized), sizeof(struct zse_operation), sizeof(struct zse_sampling),
+        sizeof(struct zse_step),
     };
     const int64_t num_own = sizeof own / sizeof own[0];
     for (int64_t index = 0; index < num_own && index < count; index++) {

@@ -220,6 +220,28 @@ class State(Structure):
     )
 
 
+class LowRank(Structure):
+    """What an adapter adds to rows of a product."""
+
+    _fields_ = (
+        ("down", c_void_p),
+        ("up", c_void_p),
+        ("first_row", c_int64),
+        ("rows", c_int64),
+        ("rank", c_int32),
+        ("scale", c_float),
+    )
+
+
+class Adaptation(Structure):
+    """All that an adapter adds to one matrix."""
+
+    _fields_ = (
+        ("parts", POINTER(LowRank)),
+        ("num_parts", c_int64),
+    )
+
+
 class Register(IntEnum):
     """Rows of float32 that operations read and write."""
 
@@ -250,6 +272,7 @@ class Register(IntEnum):
     WIDE_QUERIES = 24
     WIDE_MIXED = 25
     TOLD = 26
+    LOW_RANK = 27
 
 
 class Quantized(Structure):
@@ -296,6 +319,8 @@ class Kind(IntEnum):
     EXPAND = 27
     ADD_PARTS = 28
     TELL = 29
+    ADAPT_DOWN = 30
+    ADAPT_UP = 31
 
 
 class Operation(Structure):
@@ -366,6 +391,7 @@ class Step(Structure):
         ("caches", POINTER(Cache)),
         ("states", POINTER(State)),
         ("types", c_void_p),
+        ("adapters", c_void_p),
         ("registers", c_void_p * len(Register)),
         ("quantized", Quantized),
         ("chosen", Quantized),
@@ -383,6 +409,8 @@ ALL: tuple[type[Structure], ...] = (
     Rows,
     Delta,
     State,
+    LowRank,
+    Adaptation,
     Quantized,
     Operation,
     Sampling,

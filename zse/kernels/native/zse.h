@@ -175,6 +175,22 @@ struct zse_rows {
     const int32_t *blocks; /* the sequence's block table */
 };
 
+/* What an adapter adds to rows of a product: scale * up @ (down @ input). */
+struct zse_low_rank {
+    const float *down;     /* [rank, columns of the matrix] */
+    const float *up;       /* [rank, rows]: turned, so that neighbours lie side by side */
+    int64_t first_row;     /* of the matrix */
+    int64_t rows;
+    int32_t rank;
+    float scale;
+};
+
+/* All that an adapter adds to one matrix; an adapter is an array of these, one a matrix. */
+struct zse_adaptation {
+    const struct zse_low_rank *parts;
+    int64_t num_parts;
+};
+
 enum zse_register {        /* float32 [rows, width] */
     ZSE_RESIDUAL,          /* the residual stream, [rows, hidden] */
     ZSE_QKV,               /* queries, keys, values side by side; queries are rotated in place */
@@ -207,6 +223,7 @@ enum zse_register {        /* float32 [rows, width] */
     ZSE_WIDE_QUERIES,      /* [rows, heads * head_dim]: queries of what is kept of latent attention */
     ZSE_WIDE_MIXED,        /* [rows, heads * rank]: the sums of latents that it returns */
     ZSE_TOLD,              /* what each layer is told of a token besides the stream, side by side */
+    ZSE_LOW_RANK,          /* what adapters make of a matrix's inputs, one part's behind the other's */
     ZSE_NUM_REGISTERS
 };
 
@@ -252,6 +269,9 @@ enum zse_kind {
                               as long as `matrix` has rows */
     ZSE_OP_TELL,           /* output *= the `width` columns of TOLD that are `layer`'s, and quantized
                               if `quantizes`; a row of TOLD is as long as `matrix` has rows */
+    ZSE_OP_ADAPT_DOWN,     /* output, a row of which is `width` wide, = the input through the first
+                              matrices of its rows' adapters; `layer` is the number of `matrix` */
+    ZSE_OP_ADAPT_UP,       /* output += scale * the input through their second ones */
     ZSE_NUM_KINDS
 };
 
@@ -317,6 +337,8 @@ struct zse_step {
     const struct zse_cache *caches;/* one a layer */
     const struct zse_state *states;/* one a layer */
     const int32_t *types;          /* [rows], or NULL where no operation reads them */
+    const struct zse_adaptation *const *adapters; /* [rows]: a row's adapter, or NULL; NULL where no
+                                      operation reads them */
     float *registers[ZSE_NUM_REGISTERS];
     struct zse_quantized quantized;/* of the input that was quantized last */
     struct zse_quantized chosen;   /* the same of rows of chosen experts */
@@ -345,7 +367,7 @@ struct zse_kernel {
 extern const struct zse_kernel zse_rotary, zse_embed, zse_add_rows, zse_pool_rows, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
     zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule,
-    zse_latent_store, zse_absorb, zse_expand, zse_add_parts, zse_tell;
+    zse_latent_store, zse_absorb, zse_expand, zse_add_parts, zse_tell, zse_adapt_down, zse_adapt_up;
 
 /* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
 void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,

@@ -28,6 +28,8 @@ _PATHS: dict[str, Scope] = {
     "/rerank": "inference",
     "/v2/rerank": "inference",
     "/ws/chat": "inference",
+    "/v1/load_lora_adapter": "admin",
+    "/v1/unload_lora_adapter": "admin",
 }
 _FOLDERS: dict[str, Scope] = {"/v1/": "inference", "/api/stats": "metrics"}
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from zse import __version__
 from zse.errors import ZSEError
-from zse.serve.admin import analytics, audit, batching, keys, models, stats, websockets
+from zse.serve.admin import adapters, analytics, audit, batching, keys, models, stats, websockets
 from zse.serve.admin.declared import DeclaredJSON
 from zse.serve.admin.description import describe_routes
 from zse.serve.admin.failures import handle_invalid_request
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _ROUTERS = (
     models.router,
+    adapters.router,
     batching.router,
     stats.router,
     analytics.router,

@@ -202,6 +202,7 @@ class ModelLoader:
             options,
             model=order.placed.reference,
             served_model_name=order.name,
+            loras=(),  # names of the model that the server was started with
             load=self._make_room(load, with_values(options.load, given)),
         )
         settings = replace(settings, serve=options)

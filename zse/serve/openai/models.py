@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 
 def model_entry(model: LoadedModel) -> dict[str, Any]:
-    """Return OpenAI's model object; ``max_model_len`` is vLLM's addition that tools read."""
+    """Return OpenAI's model object; ``max_model_len`` is vLLM's addition that tools read.
+
+    So are ``root`` and ``parent``, which say what an adapter is added to.
+    """
     return {
         "id": model.name,
         "object": "model",
         "created": model.created,
         "owned_by": "zse",
         "max_model_len": model.max_context,
+        **({"root": model.parent, "parent": model.parent} if model.parent else {}),
     }
 
 
@@ -41,7 +45,7 @@ def anthropic_entry(model: LoadedModel) -> dict[str, Any]:
 async def list_models(request: Request) -> Response:
     state = state_of(request)
     state.require_model()
-    models = [entry.model for entry in state.models]
+    models = [one for entry in state.models for one in (entry.model, *entry.adapters.values())]
     if not _is_anthropics(request):
         return json_response({"object": "list", "data": list(map(model_entry, models))})
     ends = {"first_id": models[0].name, "last_id": models[-1].name, "has_more": False}

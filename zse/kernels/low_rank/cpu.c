@@ -1,0 +1,104 @@
+/* What adapters add to a product: two thin matrices, for the rows of sequences that use one.
+ *
+ * The rank is small, so a row is multiplied alone: its bits depend on no other row, and rows of
+ * different adapters lie side by side in a step.
+ */
+#include "../native/share.h"
+#include "../native/vector.h"
+
+/* Columns of a product that a piece adds to: one row of a wide matrix is shared by threads. */
+#define COLUMNS_A_PIECE 2048
+
+static const struct zse_adaptation *adaptation_of(const struct zse_operation *operation,
+                                                  const struct zse_step *step, int64_t row) {
+    const struct zse_adaptation *adapter = step->adapters[row];
+    return adapter && adapter[operation->layer].num_parts ? adapter + operation->layer : NULL;
+}
+
+static float dot(const float *left, const float *right, int64_t count) {
+    vfloat sums[4] = {{0}, {0}, {0}, {0}};
+    int64_t i = 0;
+    for (; i + 4 * VECTOR_LANES <= count; i += 4 * VECTOR_LANES)
+        for (int lane = 0; lane < 4; lane++)
+            sums[lane] += vload(left + i + lane * VECTOR_LANES) *
+                          vload(right + i + lane * VECTOR_LANES);
+    for (; i < count; i += VECTOR_LANES)
+        sums[0] += vload_some(left + i, count - i) * vload_some(right + i, count - i);
+    return vsum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+static int64_t count_down_pieces(const struct zse_operation *operation,
+                                 const struct zse_step *step, int num_threads) {
+    (void)operation;
+    (void)num_threads;
+    return count_row_pieces(step->rows);
+}
+
+static void run_down_piece(const struct zse_operation *operation, const struct zse_step *step,
+                           int64_t piece, struct zse_worker *worker) {
+    (void)worker;
+    int64_t columns = operation->matrix->columns;
+    struct row_range rows = rows_of_piece(step->rows, piece);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        const struct zse_adaptation *adaptation = adaptation_of(operation, step, row);
+        if (!adaptation) continue;
+        const float *input = step->registers[operation->input] + row * columns;
+        float *output = step->registers[operation->output] + row * operation->width;
+        for (int64_t index = 0; index < adaptation->num_parts; index++) {
+            const struct zse_low_rank *part = adaptation->parts + index;
+            for (int64_t i = 0; i < part->rank; i++)
+                *output++ = part->scale * dot(input, part->down + i * columns, columns);
+        }
+    }
+}
+
+const struct zse_kernel zse_adapt_down = {count_down_pieces, run_down_piece};
+
+/* Columns first .. end of a row of the product, as far as a part reaches. */
+static void add_part(const struct zse_low_rank *part, const float *reduced, float scale,
+                     int64_t first, int64_t end, float *output) {
+    int64_t begin = first > part->first_row ? first : part->first_row;
+    int64_t behind = part->first_row + part->rows;
+    if (behind > end) behind = end;
+    for (int64_t column = begin; column < behind; column += VECTOR_LANES) {
+        int64_t count = behind - column;
+        const float *up = part->up + (column - part->first_row);
+        vfloat sum = {0};
+        for (int64_t i = 0; i < part->rank; i++)
+            sum += vload_some(up + i * part->rows, count) * vbroadcast(reduced[i]);
+        sum = vload_some(output + column, count) + sum * vbroadcast(scale);
+        vstore_some(output + column, sum, count);
+    }
+}
+
+static int64_t count_parts_of_row(const struct zse_operation *operation) {
+    return (operation->matrix->rows + COLUMNS_A_PIECE - 1) / COLUMNS_A_PIECE;
+}
+
+static int64_t count_up_pieces(const struct zse_operation *operation, const struct zse_step *step,
+                               int num_threads) {
+    (void)num_threads;
+    return count_row_pieces(step->rows) * count_parts_of_row(operation);
+}
+
+static void run_up_piece(const struct zse_operation *operation, const struct zse_step *step,
+                         int64_t piece, struct zse_worker *worker) {
+    (void)worker;
+    int64_t columns = operation->matrix->rows, parts_of_row = count_parts_of_row(operation);
+    int64_t first = piece % parts_of_row * COLUMNS_A_PIECE, end = first + COLUMNS_A_PIECE;
+    if (end > columns) end = columns;
+    struct row_range rows = rows_of_piece(step->rows, piece / parts_of_row);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        const struct zse_adaptation *adaptation = adaptation_of(operation, step, row);
+        if (!adaptation) continue;
+        const float *reduced = step->registers[operation->input] + row * operation->width;
+        float *output = step->registers[operation->output] + row * columns;
+        for (int64_t index = 0; index < adaptation->num_parts; index++) {
+            const struct zse_low_rank *part = adaptation->parts + index;
+            add_part(part, reduced, operation->scale, first, end, output);
+            reduced += part->rank;
+        }
+    }
+}
+
+const struct zse_kernel zse_adapt_up = {count_up_pieces, run_up_piece};

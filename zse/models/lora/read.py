@@ -1,0 +1,191 @@
+"""Reads an adapter of PEFT: a folder with adapter_config.json and adapter_model.safetensors.
+
+All that can be wrong is looked at before a number is read, and nothing is kept of an adapter that
+is refused. The folder may be hostile: only regular files are opened, within bounds, and no pickle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from zse.backends.adapters import AdapterWeights, LowRank, PlainMatrix
+from zse.errors import AdapterError, CheckpointError, NotFoundError, RefusedError
+from zse.format.safetensors import StoredTensor, read_exactly, read_header
+from zse.format.schemes import Scheme
+from zse.models.lora.config import LoRAConfig, parse_config
+from zse.models.lora.modules import module_of
+from zse.models.lora.row_places import reordered_rows
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from zse.models.lora.modules import ModulePlace
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
+_PICKLE_NAME = "adapter_model.bin"
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 1 << 24
+_SCHEMES = {"F32": Scheme.FP32, "F16": Scheme.FP16, "BF16": Scheme.BF16}
+_MATRIX = re.compile(r"(.+)\.lora_([AB])(?:\.default)?\.weight", re.ASCII)
+
+
+@record
+class _Pair:
+    """The two matrices of one module, as the file has them."""
+
+    module: str
+    place: ModulePlace
+    down: StoredTensor
+    """[rank, inputs]."""
+    up: StoredTensor
+    """[outputs, rank]."""
+
+
+def read_adapter(
+    folder: Path, name: str, places: Mapping[str, ModulePlace], *, max_rank: int
+) -> AdapterWeights:
+    """Return an adapter in the terms of a model whose modules are at ``places``.
+
+    Raises:
+        NotFoundError: The folder is none of an adapter.
+        RefusedError: Its weights are stored as pickle.
+        AdapterError: It is damaged, belongs to another model, or has what is not computed.
+    """
+    with _opened(folder / CONFIG_NAME) as (fd, size_bytes):
+        if size_bytes > _MAX_CONFIG_BYTES:
+            raise AdapterError(f"{folder / CONFIG_NAME} has {size_bytes} bytes")
+        data = bytes(_read(fd, folder / CONFIG_NAME, 0, size_bytes))
+    config = parse_config(data, str(folder / CONFIG_NAME), max_rank=max_rank)
+    path = folder / WEIGHTS_NAME
+    if not path.exists() and (folder / _PICKLE_NAME).exists():
+        raise RefusedError(
+            f"the adapter in {folder} is stored as pickle, which can run code",
+            hint="Save it again with PEFT's save_pretrained, as safetensors.",
+        )
+    with _opened(path) as (fd, size_bytes):
+        try:
+            tensors = read_header(fd, path, size_bytes, most_bytes=_MAX_HEADER_BYTES)
+        except CheckpointError as error:
+            raise AdapterError(error.message, hint=error.hint) from error
+        pairs = _pairs(tensors, places, config, str(path))
+        parts: dict[str, tuple[LowRank, ...]] = {}
+        for pair in pairs:
+            weight = pair.place.weight.name
+            parts[weight] = (*parts.get(weight, ()), _low_rank(fd, path, pair, config))
+    return AdapterWeights(name=name, parts=parts)
+
+
+def _pairs(
+    tensors: dict[str, StoredTensor],
+    places: Mapping[str, ModulePlace],
+    config: LoRAConfig,
+    where: str,
+) -> list[_Pair]:
+    """Put the tensors of a file together, each held against the model and the configuration."""
+    found: dict[str, dict[str, StoredTensor]] = {}
+    for name, tensor in tensors.items():
+        if (match := _MATRIX.fullmatch(name)) is None:
+            raise AdapterError(
+                f"{where} has a tensor {name[:200]!r}, which is no matrix of LoRA",
+                hint="Whole modules, biases, embeddings and DoRA are not computed: merge the "
+                "adapter with PEFT's merge_and_unload, and convert that.",
+            )
+        module = module_of(match[1], places)
+        if module not in places:
+            raise AdapterError(
+                f"{where} adapts {match[1][:200]!r}, which is no matrix of this model that an "
+                "adapter is added to",
+                hint="Check that it was trained on this model. Experts, embeddings and heads take "
+                "none at run time; zse convert --merge-lora merges those of experts.",
+            )
+        if match[2] in found.setdefault(module, {}):
+            raise AdapterError(f"{where} has two matrices {match[2]} of {module}")
+        found[module][match[2]] = tensor
+    if not found:
+        raise AdapterError(f"{where} has no tensors", hint="Save the adapter again.")
+    return [_pair(module, both, places[module], config, where) for module, both in found.items()]
+
+
+def _pair(
+    module: str,
+    both: dict[str, StoredTensor],
+    place: ModulePlace,
+    config: LoRAConfig,
+    where: str,
+) -> _Pair:
+    if len(both) < 2:
+        raise AdapterError(f"{where} has one of the two matrices of {module}, lora_{min(both)}")
+    rank = config.rank_of(module)
+    source = place.source
+    expected = {"A": (rank, source.columns), "B": (source.rows, rank)}
+    for side, tensor in both.items():
+        if tensor.shape != expected[side]:
+            raise AdapterError(
+                f"{where}: lora_{side} of {module} has shape {list(tensor.shape)}, expected "
+                f"{list(expected[side])}",
+                hint="Check that the adapter was trained on this model.",
+            )
+        if tensor.dtype not in _SCHEMES:
+            raise AdapterError(
+                f"{where}: lora_{side} of {module} has dtype {tensor.dtype[:40]}, expected one of "
+                f"{', '.join(_SCHEMES)}"
+            )
+    return _Pair(module=module, place=place, down=both["A"], up=both["B"])
+
+
+def _low_rank(fd: int, path: Path, pair: _Pair, config: LoRAConfig) -> LowRank:
+    down, up = (_matrix(fd, path, tensor) for tensor in (pair.down, pair.up))
+    order = pair.place.source.order
+    if order is not None:
+        row_bytes = len(up.data) // up.rows
+        up = PlainMatrix(
+            data=reordered_rows(up.data, row_bytes, order),
+            scheme=up.scheme,
+            rows=up.rows,
+            columns=up.columns,
+        )
+    return LowRank(
+        first_row=pair.place.first_row,
+        scale=config.scale_of(pair.module) * pair.place.weight.factor,
+        down=down,
+        up=up,
+    )
+
+
+def _matrix(fd: int, path: Path, tensor: StoredTensor) -> PlainMatrix:
+    rows, columns = tensor.shape
+    data = bytes(_read(fd, path, tensor.offset_bytes, tensor.length_bytes))
+    return PlainMatrix(data=data, scheme=_SCHEMES[tensor.dtype], rows=rows, columns=columns)
+
+
+def _read(fd: int, path: Path, offset_bytes: int, length_bytes: int) -> bytearray:
+    try:
+        return read_exactly(fd, path, offset_bytes, length_bytes)
+    except CheckpointError as error:
+        raise AdapterError(error.message, hint=error.hint) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, int]]:
+    """Open a regular file; give its descriptor and its length in bytes."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
+    except OSError as error:
+        raise NotFoundError(
+            f"{path} cannot be opened: {error.strerror}",
+            hint=f"An adapter is a folder with {CONFIG_NAME} and {WEIGHTS_NAME}, as PEFT saves it.",
+        ) from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise AdapterError(f"{path} is no regular file")
+        yield fd, status.st_size
+    finally:
+        os.close(fd)
