@@ -71,6 +71,8 @@ def planned(tensor: WeightSpec, quantization: str, plain: Scheme) -> PlannedTens
 class InMemory:
     """The tensors of a checkpoint, as ``zse.quantize.checkpoint.Checkpoint`` reads them."""
 
+    merging = None
+
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         self._tensors = tensors
 

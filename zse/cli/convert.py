@@ -68,6 +68,13 @@ TargetGib = Annotated[
 DryRun = Annotated[
     bool, Option("--dry-run", help="Show which schemes a target leads to, and write nothing.")
 ]
+MergeLora = Annotated[
+    list[str] | None,
+    Option(
+        metavar="FOLDER",
+        help="Add a LoRA adapter in PEFT's form to the weights; may be given several times.",
+    ),
+]
 Force = Annotated[
     bool, Option("--force", help="Replace what OUT names; write inside the checkpoint's folder.")
 ]
@@ -90,6 +97,7 @@ def command(
     target_bits: TargetBits = None,
     target_gib: TargetGib = None,
     dry_run: DryRun = False,
+    merge_lora: MergeLora = None,
     resume: Resume = False,
     force: Force = False,
     as_json: Json = False,
@@ -129,6 +137,7 @@ def command(
             calibrate=calibrate,
             target_bits=target_bits,
             target_gib=target_gib,
+            merge_lora=merge_lora or (),
             resume=resume,
             force=force,
             progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),

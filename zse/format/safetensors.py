@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 100 * 1024 * 1024  # the limit of the safetensors format itself
 _ELEMENT_BYTES = {
-    **{"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1},
-    **{"U8": 1, "I8": 1, "I32": 4, "I64": 8},
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "U8": 1,
+    "I8": 1,
+    "I32": 4,
+    "I64": 8,
 }
 """Of types that anything here reads; of others the length is not held against the shape."""
 

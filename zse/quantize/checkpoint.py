@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from zse.models.spec import WeightGroup
     from zse.models.weights import Source, WeightSpec
+    from zse.quantize.merging import Merging
     from zse.quantize.place import TensorReader, WeightFile
 
 _PREFIX = "model."
@@ -80,6 +81,8 @@ class Checkpoint:
         self.format = self.place.weight_format(self.config_json)
         """How its matrices are quantized already; None where they are not, or in MXFP4."""
         self.spec = read_checkpoint(unquantized_config(self.config_json), self.generation_config)
+        self.merging: Merging | None = None
+        """What is added to its matrices as they are read."""
         self.left_out: list[str] = []
         """Tensors that have no part in texts."""
         self._files: list[WeightFile] = []

@@ -23,6 +23,7 @@ from zse.quantize.calibrate.support import check_calibrated
 from zse.quantize.calibrate.texts import read_calibration
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.choice import SchemeChoice
+from zse.quantize.merging import merging_of
 from zse.quantize.mixed.mix import Mix, budget_of
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
@@ -37,10 +38,11 @@ from zse.store.copying import read_digests
 from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from zse.quantize.calibrate.texts import CalibrationText
     from zse.quantize.choice import Groups
+    from zse.quantize.merging import Merging
     from zse.quantize.mixed.plan import MixedPlan
 
 
@@ -58,6 +60,7 @@ def convert_model(
     calibrate: str | Path | None = None,
     target_bits: float | None = None,
     target_gib: float | None = None,
+    merge_lora: Sequence[str | Path] = (),
     resume: bool = False,
     force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
@@ -83,6 +86,7 @@ def convert_model(
         target_bits: Mean bits of a weight of linear layers: each gets a scheme of its own, as its
             errors count. ``quantization`` and ``group_size`` are left out then.
         target_gib: The same, by the size of the whole file.
+        merge_lora: Folders of LoRA adapters in PEFT's form, which are added to the weights.
         resume: Go on with what a killed run left, and keep what is done if this run fails.
         force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
@@ -98,6 +102,7 @@ def convert_model(
         RefusedError: The checkpoint holds pickle.
         TokenizerMissingError: The checkpoint has no tokenizer.
         ConversionError: The checkpoint is incomplete, inconsistent or not supported.
+        AdapterError: An adapter is damaged, or for another model.
         DiskFullError: The file does not fit.
         StoreError: The upload failed.
     """
@@ -119,7 +124,10 @@ def convert_model(
         check_calibrated(storage.quantization)
         text = read_calibration(calibrate)
     mix = None if budget is None else Mix(budget, on_plan or (lambda _plan: None))
-    conversion = _Conversion(storage, texts, text, mix, resume=resume, force=force, notify=notify)
+    adapters = [Path(folder).expanduser() for folder in merge_lora]
+    conversion = _Conversion(
+        storage, texts, text, mix, adapters, resume=resume, force=force, notify=notify
+    )
     return conversion.run(model, out, revision)
 
 
@@ -131,6 +139,7 @@ class _Conversion:
         texts: Whose tokenizer and template.
         calibration: What the model reads, if anything.
         mix: What is asked for where each weight gets a scheme of its own.
+        adapters: What is added to the weights.
         resume: Go on with what a killed run left.
         force: Replace what is there.
         notify: Called after each chunk.
@@ -142,6 +151,7 @@ class _Conversion:
         texts: TextOptions,
         calibration: CalibrationText | None,
         mix: Mix | None,
+        adapters: Sequence[Path],
         *,
         resume: bool,
         force: bool,
@@ -151,6 +161,7 @@ class _Conversion:
         self._texts = texts
         self._calibration = calibration
         self._mix = mix
+        self._adapters = adapters
         self._resume = resume
         self._force = force
         self._notify = notify
@@ -186,6 +197,7 @@ class _Conversion:
             texts=self._texts,
             calibration=self._calibration,
             mix=self._mix,
+            adapters=self._adapters,
             threads=self._settings.serve.load.device.threads,
             resume=self._resume,
             progress=self._notify,
@@ -209,6 +221,7 @@ def convert_source(
     texts: TextOptions = TextOptions(),  # noqa: B008 - frozen
     calibration: CalibrationText | None = None,
     mix: Mix | None = None,
+    adapters: Sequence[Path] = (),
     threads: int = 0,
     resume: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
@@ -220,6 +233,7 @@ def convert_source(
     """
     notify = progress or (lambda _now: None)
     with Checkpoint(source.path) as checkpoint:
+        merging = checkpoint.merging = merging_of(checkpoint, adapters)
         choice = SchemeChoice(options, checkpoint)
         groups = choice.groups()
         sections = collect_sections(checkpoint, texts)
@@ -238,7 +252,7 @@ def convert_source(
             architecture=checkpoint.spec.family,
             model_config=checkpoint.spec.header,
             provenance={
-                **_provenance(source, choice.options, texts, calibrator),
+                **_provenance(source, choice.options, texts, calibrator, merging),
                 **({} if mix is None else {"target": mix.budget.to_json()}),
             },
             resume=resume,
@@ -264,7 +278,11 @@ def convert_source(
 
 
 def _provenance(
-    source: Source, options: Storage, texts: TextOptions, calibrator: Calibrator | None
+    source: Source,
+    options: Storage,
+    texts: TextOptions,
+    calibrator: Calibrator | None,
+    merging: Merging | None,
 ) -> dict[str, Any]:
     """Return what a file's header says of how it came to be."""
     return {
@@ -274,6 +292,7 @@ def _provenance(
         "options": options.to_json(),
         **texts.to_json(),
         **({} if calibrator is None else {"calibration": calibrator.facts}),
+        **({} if merging is None else merging.to_json()),
     }
 
 

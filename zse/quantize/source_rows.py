@@ -26,7 +26,7 @@ def read_rows(
     """Return rows ``start`` to ``stop`` of one piece of a weight, [rows, columns] or [numbers].
 
     Both are multiples of ``rows_together``. Values are in the dtype of the checkpoint, unless the
-    weight's own factor or offset makes them float32.
+    weight's own factor or offset, or what is merged into it, makes them float32.
 
     Raises:
         CheckpointError: A file is shorter than its header says.
@@ -47,6 +47,8 @@ def read_rows(
         rows = reordered(rows, source.order)
     if weight.factor != 1.0:
         rows = rows.float() * weight.factor
+    if checkpoint.merging is not None:
+        rows = checkpoint.merging.merged(source.name, start, rows)
     return rows.float() + weight.offset if weight.offset else rows
 
 
