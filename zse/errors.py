@@ -172,12 +172,12 @@ class CheckpointError(ConversionError):
     """The checkpoint is incomplete or inconsistent (missing shard, wrong shape, bad JSON)."""
 
 
-class AdapterError(ZSEError):
+class LoRAError(ZSEError):
     """A LoRA adapter is damaged, belongs to another model, or has what is not computed here."""
 
     exit_code = 7
     http_status = 400
-    error_code = "bad_adapter"
+    error_code = "bad_lora"
 
 
 class HubError(ConversionError):

@@ -13,7 +13,7 @@ from random_adapters import write_adapter
 from zse.engine.adapters import AdapterNameTakenError, parse_named
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
-from zse.errors import AdapterError, ModelNotFoundError, UnsupportedModelError, UsageError
+from zse.errors import LoRAError, ModelNotFoundError, UnsupportedModelError, UsageError
 from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.models.uniform import TensorNames, UniformDecoder
@@ -142,7 +142,7 @@ def test_a_name_is_one_adapters(llm: LLM, folders: SimpleNamespace) -> None:
 
 def test_an_adapter_for_another_model_leaves_nothing_behind(llm: LLM, tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "other", OTHER)
-    with pytest.raises(AdapterError, match=r"lora_A of model.layers.0.* has shape \[4, "):
+    with pytest.raises(LoRAError, match=r"lora_A of model.layers.0.* has shape \[4, "):
         llm.adapters.load("other", folder)
     assert "other" not in [one.name for one in llm.adapters]
     with pytest.raises(ModelNotFoundError):
@@ -156,7 +156,7 @@ def test_there_are_no_more_adapters_than_was_allowed(folders: SimpleNamespace) -
 
 
 def test_a_rank_is_within_what_was_allowed(folders: SimpleNamespace) -> None:
-    with pytest.raises(AdapterError, match="r is 9, expected 1 to 8"):
+    with pytest.raises(LoRAError, match="r is 9, expected 1 to 8"):
         LLM(folders.model, device="cpu", num_blocks=8, loras={"a": folders.two}, max_lora_rank=8)
 
 

@@ -13,7 +13,7 @@ from family_shapes import shape_of
 from logits import as_tensor
 from random_adapters import write_adapter
 
-from zse.errors import AdapterError
+from zse.errors import LoRAError
 from zse.format import ZSEReader
 from zse.models.families import read_checkpoint
 from zse.models.lora.modules import places_at_run_time, places_in_files
@@ -117,6 +117,6 @@ def test_an_adapter_for_another_model_stops_a_conversion_before_it_writes(
     adapter = write_adapter(tmp_path / "adapter", spec)
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(AdapterError, match="has shape"):
+    with pytest.raises(LoRAError, match="has shape"):
         converted(checkpoint, out / "merged.zse", "int8", adapter)
     assert not list(out.iterdir())

@@ -40,8 +40,9 @@ def test_an_adapter_names_its_base_and_how_to_merge_it(tmp_path: Path) -> None:
     error = refusal(make_adapter(tmp_path / "lora"), tmp_path / "m.zse")
     assert isinstance(error, AdapterError)
     assert "adapter (LoRA) of meta-llama/Llama-3.1-8B" in error.message
-    assert "merge_and_unload().save_pretrained('merged')" in error.hint
-    assert "zse convert merged" in error.hint
+    folder = tmp_path / "lora"
+    assert f"zse convert meta-llama/Llama-3.1-8B --merge-lora {folder} -o " in error.hint
+    assert f"zse serve meta-llama/Llama-3.1-8B --lora NAME={folder}" in error.hint
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"base_model_name_or_path": "a\\u001b[2J\\n"}'])

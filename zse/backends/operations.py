@@ -283,7 +283,7 @@ class Backend(Operations, Protocol):
         """Return an adapter as chunks name it; its memory is given back with the last of them.
 
         Raises:
-            AdapterError: A number in it is not finite.
+            LoRAError: A number in it is not finite.
             UnsupportedModelError: This device adds no adapters.
         """
 

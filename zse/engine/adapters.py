@@ -12,7 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.errors import AdapterError, ModelNotFoundError, UsageError
+from zse.errors import LoRAError, ModelNotFoundError, UsageError
 from zse.models.lora.modules import places_at_run_time
 from zse.models.lora.read import read_adapter
 from zse.records import record
@@ -76,7 +76,7 @@ def read_named(
 
     Raises:
         NotFoundError: A folder is none of an adapter.
-        AdapterError: One is damaged, or for another model.
+        LoRAError: One is damaged, or for another model.
         UsageError: There are too many, or a name is none.
     """
     if len(named) > options.max_loaded:
@@ -125,7 +125,7 @@ class Adapters:
 
         Raises:
             AdapterNameTakenError: There is one of this name.
-            AdapterError: A number in it is not finite.
+            LoRAError: A number in it is not finite.
             UnsupportedModelError: The device adds no adapters.
         """
         handle = self._runner.bind_adapter(weights)
@@ -168,6 +168,6 @@ def _read(name: str, folder: Path, spec: ModelSpec, options: LoRAOptions) -> Ada
             "that can be printed"
         )
     if spec.is_encoder:
-        raise AdapterError("a model that reads whole texts takes no adapters")
+        raise LoRAError("a model that reads whole texts takes no adapters")
     places = places_at_run_time(spec)
     return read_adapter(folder, name, places, max_rank=options.max_rank)

@@ -73,7 +73,7 @@ class LLM:
         NotFoundError: There is no such model.
         FormatError: The file is damaged.
         DeviceError: The device is absent or too small.
-        AdapterError: An adapter is damaged, or for another model.
+        LoRAError: An adapter is damaged, or for another model.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class ModelRunner:
         """Return an adapter as requests name it; safe while steps run.
 
         Raises:
-            AdapterError: A number in it is not finite.
+            LoRAError: A number in it is not finite.
             UnsupportedModelError: This device adds no adapters.
         """
         return self._backend.bind_adapter(adapter)

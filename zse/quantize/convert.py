@@ -102,7 +102,7 @@ def convert_model(
         RefusedError: The checkpoint holds pickle.
         TokenizerMissingError: The checkpoint has no tokenizer.
         ConversionError: The checkpoint is incomplete, inconsistent or not supported.
-        AdapterError: An adapter is damaged, or for another model.
+        LoRAError: An adapter is damaged, or for another model.
         DiskFullError: The file does not fit.
         StoreError: The upload failed.
     """

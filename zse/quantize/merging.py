@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from zse.errors import AdapterError
+from zse.errors import LoRAError
 from zse.format.as_torch import matrix_from
 from zse.models.lora.modules import places_in_files
 from zse.models.lora.read import read_adapter
@@ -70,12 +70,12 @@ class Merging:
         """Refuse to change what is kept as the checkpoint has quantized it.
 
         Raises:
-            AdapterError: An adapter would.
+            LoRAError: An adapter would.
         """
         weights = (weight for group in plan for weight in group.weights)
         for piece in (piece for weight in weights for piece in weight.pieces()):
             if piece.name in self._parts and piece.packing is not None:
-                raise AdapterError(
+                raise LoRAError(
                     f"{piece.name} is quantized in the checkpoint, so that no adapter can be "
                     "merged into it",
                     hint="Convert the checkpoint that was not quantized.",
@@ -100,7 +100,7 @@ def merging_of(checkpoint: Checkpoint, folders: Sequence[Path]) -> Merging | Non
     """Return what adapters add to a checkpoint; None where there are none.
 
     Raises:
-        AdapterError: One is damaged, for another model, or for what stays quantized.
+        LoRAError: One is damaged, for another model, or for what stays quantized.
         NotFoundError: A folder is none of an adapter.
     """
     if not folders:

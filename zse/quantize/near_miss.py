@@ -61,11 +61,9 @@ def near_listing(where: str, names: Collection[str], *, base: str = "") -> ZSEEr
     if ADAPTER in names:
         return AdapterError(
             f"{where} is an adapter (LoRA) of {base or 'a base model'}, not a whole model",
-            hint="Merge it into its base first, in Python with peft and transformers:\n"
-            "  from peft import AutoPeftModelForCausalLM as Model\n"
-            f"  Model.from_pretrained({where!r}).merge_and_unload().save_pretrained('merged')\n"
-            f"and then: zse convert merged --tokenizer {quote(where)} -o model.zse\n"
-            "(or the base model's folder, if the adapter has no tokenizer.json)",
+            hint=f"Merge it into its base: zse convert {base or 'BASE'} --merge-lora {quote(where)} "
+            f"-o model.zse\nor serve it beside its base: zse serve {base or 'BASE'} "
+            f"--lora NAME={quote(where)}",
         )
     if any(name.endswith(_GGUF) for name in names):
         return CheckpointError(

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import address_of
-from zse.errors import AdapterError
+from zse.errors import LoRAError
 from zse.kernels.native import structs
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class NativeAdapter:
         library: The kernels.
 
     Raises:
-        AdapterError: A number in it is not finite.
+        LoRAError: A number in it is not finite.
     """
 
     def __init__(self, adapter: AdapterWeights, matrices: Sequence[str], library: Library) -> None:
@@ -67,5 +67,5 @@ class NativeAdapter:
         scheme = structs.Scheme[matrix.scheme.name]
         self._library.widen(address_of(stored), scheme, count, numbers.buffer_info()[0])
         if not isfinite(sum(numbers)):  # in float64: finite ones have a finite sum
-            raise AdapterError(f"the adapter '{self._name}' holds numbers that are not finite")
+            raise LoRAError(f"the adapter '{self._name}' holds numbers that are not finite")
         return numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from zse.errors import AdapterError
+from zse.errors import LoRAError
 from zse.format.as_torch import matrix_from
 from zse.kernels.low_rank.reference import add_low_rank
 
@@ -30,7 +30,7 @@ class BoundAdapter:
     """An adapter, for each matrix by its name.
 
     Raises:
-        AdapterError: A number in it is not finite.
+        LoRAError: A number in it is not finite.
     """
 
     def __init__(self, adapter: AdapterWeights) -> None:
@@ -56,5 +56,5 @@ def add_adapters(step: Step, matrix: str, inputs: torch.Tensor, outputs: torch.T
 def _bound(adapter: str, part: LowRank) -> BoundLowRank:
     down, up = (matrix_from(m.data, m.scheme, m.columns) for m in (part.down, part.up))
     if not (down.isfinite().all() and up.isfinite().all()):
-        raise AdapterError(f"the adapter '{adapter}' holds numbers that are not finite")
+        raise LoRAError(f"the adapter '{adapter}' holds numbers that are not finite")
     return BoundLowRank(first=part.first_row, scale=part.scale, down=down, up=up)

@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zse.errors import AdapterError
+from zse.errors import LoRAError
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -61,15 +61,15 @@ def parse_config(data: bytes, where: str, *, max_rank: int) -> LoRAConfig:
     """Read an ``adapter_config.json``; ``where`` is what errors call it.
 
     Raises:
-        AdapterError: It is none of a LoRA adapter, or has what is not computed.
+        LoRAError: It is none of a LoRA adapter, or has what is not computed.
     """
     try:
         config = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise AdapterError(f"{where} is not JSON", hint="Save the adapter again.") from error
+        raise LoRAError(f"{where} is not JSON", hint="Save the adapter again.") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else None
-        raise AdapterError(
+        raise LoRAError(
             f"{where} has peft_type {str(kind)[:100]!r}, expected 'LORA'",
             hint="Name the folder of a LoRA adapter, as PEFT's save_pretrained writes it.",
         )
@@ -97,7 +97,7 @@ def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
     if isinstance(begin, str) and begin.lower().startswith(_CHANGES_BASE):
         found.append(f"a changed base model (init_lora_weights: {begin[:40]!r})")
     if found:
-        raise AdapterError(
+        raise LoRAError(
             f"{where} asks for {found[0]}, which is not computed here",
             hint="Merge it into the model with PEFT's merge_and_unload, and convert that.",
         )
@@ -107,11 +107,11 @@ def _patterns(config: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     """Return a table of modules' names; PEFT would read them as regular expressions."""
     table = config.get(name) or {}
     if not isinstance(table, dict) or len(table) > _MOST_PATTERNS:
-        raise AdapterError(f"{where}: {name} is no object of at most {_MOST_PATTERNS} entries")
+        raise LoRAError(f"{where}: {name} is no object of at most {_MOST_PATTERNS} entries")
     plain = {key.replace("\\.", "."): value for key, value in table.items()}
     for key in plain:
         if not _PATTERN.fullmatch(key):
-            raise AdapterError(
+            raise LoRAError(
                 f"{where}: {name} names {key[:100]!r}; expected the end of a module's name",
                 hint="Write each module out: regular expressions are not read.",
             )
@@ -128,7 +128,7 @@ def _match(table: Mapping[str, Number], module: str, default: Number) -> Number:
 
 def _rank(value: Any, where: str, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
-        raise AdapterError(
+        raise LoRAError(
             f"{where} is {str(value)[:40]}, expected 1 to {most}",
             hint="--max-lora-rank allows more.",
         )
@@ -138,5 +138,5 @@ def _rank(value: Any, where: str, most: int) -> int:
 def _alpha(value: Any, where: str) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not abs(value) <= 1e6:  # NaN is refused, too
-        raise AdapterError(f"{where} is {str(value)[:40]}, expected a number up to a million")
+        raise LoRAError(f"{where} is {str(value)[:40]}, expected a number up to a million")
     return float(value)

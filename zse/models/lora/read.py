@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from zse.backends.adapters import AdapterWeights, LowRank, PlainMatrix
-from zse.errors import AdapterError, CheckpointError, NotFoundError, RefusedError
+from zse.errors import CheckpointError, LoRAError, NotFoundError, RefusedError
 from zse.format.safetensors import StoredTensor, read_exactly, read_header
 from zse.format.schemes import Scheme
 from zse.models.lora.config import LoRAConfig, parse_config
@@ -56,11 +56,11 @@ def read_adapter(
     Raises:
         NotFoundError: The folder is none of an adapter.
         RefusedError: Its weights are stored as pickle.
-        AdapterError: It is damaged, belongs to another model, or has what is not computed.
+        LoRAError: It is damaged, belongs to another model, or has what is not computed.
     """
     with _opened(folder / CONFIG_NAME) as (fd, size_bytes):
         if size_bytes > _MAX_CONFIG_BYTES:
-            raise AdapterError(f"{folder / CONFIG_NAME} has {size_bytes} bytes")
+            raise LoRAError(f"{folder / CONFIG_NAME} has {size_bytes} bytes")
         data = bytes(_read(fd, folder / CONFIG_NAME, 0, size_bytes))
     config = parse_config(data, str(folder / CONFIG_NAME), max_rank=max_rank)
     path = folder / WEIGHTS_NAME
@@ -73,7 +73,7 @@ def read_adapter(
         try:
             tensors = read_header(fd, path, size_bytes, most_bytes=_MAX_HEADER_BYTES)
         except CheckpointError as error:
-            raise AdapterError(error.message, hint=error.hint) from error
+            raise LoRAError(error.message, hint=error.hint) from error
         pairs = _pairs(tensors, places, config, str(path))
         parts: dict[str, tuple[LowRank, ...]] = {}
         for pair in pairs:
@@ -92,24 +92,24 @@ def _pairs(
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in tensors.items():
         if (match := _MATRIX.fullmatch(name)) is None:
-            raise AdapterError(
+            raise LoRAError(
                 f"{where} has a tensor {name[:200]!r}, which is no matrix of LoRA",
                 hint="Whole modules, biases, embeddings and DoRA are not computed: merge the "
                 "adapter with PEFT's merge_and_unload, and convert that.",
             )
         module = module_of(match[1], places)
         if module not in places:
-            raise AdapterError(
+            raise LoRAError(
                 f"{where} adapts {match[1][:200]!r}, which is no matrix of this model that an "
                 "adapter is added to",
                 hint="Check that it was trained on this model. Experts, embeddings and heads take "
                 "none at run time; zse convert --merge-lora merges those of experts.",
             )
         if match[2] in found.setdefault(module, {}):
-            raise AdapterError(f"{where} has two matrices {match[2]} of {module}")
+            raise LoRAError(f"{where} has two matrices {match[2]} of {module}")
         found[module][match[2]] = tensor
     if not found:
-        raise AdapterError(f"{where} has no tensors", hint="Save the adapter again.")
+        raise LoRAError(f"{where} has no tensors", hint="Save the adapter again.")
     return [_pair(module, both, places[module], config, where) for module, both in found.items()]
 
 
@@ -121,19 +121,19 @@ def _pair(
     where: str,
 ) -> _Pair:
     if len(both) < 2:
-        raise AdapterError(f"{where} has one of the two matrices of {module}, lora_{min(both)}")
+        raise LoRAError(f"{where} has one of the two matrices of {module}, lora_{min(both)}")
     rank = config.rank_of(module)
     source = place.source
     expected = {"A": (rank, source.columns), "B": (source.rows, rank)}
     for side, tensor in both.items():
         if tensor.shape != expected[side]:
-            raise AdapterError(
+            raise LoRAError(
                 f"{where}: lora_{side} of {module} has shape {list(tensor.shape)}, expected "
                 f"{list(expected[side])}",
                 hint="Check that the adapter was trained on this model.",
             )
         if tensor.dtype not in _SCHEMES:
-            raise AdapterError(
+            raise LoRAError(
                 f"{where}: lora_{side} of {module} has dtype {tensor.dtype[:40]}, expected one of "
                 f"{', '.join(_SCHEMES)}"
             )
@@ -169,7 +169,7 @@ def _read(fd: int, path: Path, offset_bytes: int, length_bytes: int) -> bytearra
     try:
         return read_exactly(fd, path, offset_bytes, length_bytes)
     except CheckpointError as error:
-        raise AdapterError(error.message, hint=error.hint) from error
+        raise LoRAError(error.message, hint=error.hint) from error
 
 
 @contextmanager
@@ -185,7 +185,7 @@ def _opened(path: Path) -> Iterator[tuple[int, int]]:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise AdapterError(f"{path} is no regular file")
+            raise LoRAError(f"{path} is no regular file")
         yield fd, status.st_size
     finally:
         os.close(fd)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zse.serve.http.fields import Refused, WithoutEffect
 
 _NEVER_CUT = "A prompt that is too long is refused, never cut."
-_ONE_MODEL = "The model is served as it is: merge the adapter, and convert the result."
+_ONE_MODEL = "Name the adapter as 'model': zse serve --lora gives it a name."
 _SAMPLERS = "Use 'temperature', 'top_p', 'top_k' and 'min_p'."
 _CODE = "Requests carry no code."
 _IDS_OF_TOKENS = "Ask /tokenize."
