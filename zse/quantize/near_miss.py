@@ -59,11 +59,11 @@ def near_checkpoint(folder: Path) -> ZSEError | None:
 def near_listing(where: str, names: Collection[str], *, base: str = "") -> ZSEError | None:
     """Return what the names of a folder's files say that it is, when it is no checkpoint."""
     if ADAPTER in names:
+        whole, own = quote(base) if base else "BASE", quote(where)
         return AdapterError(
             f"{where} is an adapter (LoRA) of {base or 'a base model'}, not a whole model",
-            hint=f"Merge it into its base: zse convert {base or 'BASE'} --merge-lora {quote(where)} "
-            f"-o model.zse\nor serve it beside its base: zse serve {base or 'BASE'} "
-            f"--lora NAME={quote(where)}",
+            hint=f"Merge it into its base: zse convert {whole} --merge-lora {own} -o model.zse\n"
+            f"or serve it beside its base: zse serve {whole} --lora NAME={own}",
         )
     if any(name.endswith(_GGUF) for name in names):
         return CheckpointError(
