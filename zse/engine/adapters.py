@@ -110,7 +110,7 @@ class Adapters:
             raise ModelNotFoundError(f"there is no adapter '{name[:_MAX_NAME]}'")
         return adapter
 
-    def load(self, name: str, folder: Path) -> Adapter:
+    def load(self, name: str, folder: str | Path) -> Adapter:
         """Read an adapter and let requests name it from now on.
 
         Raises:
@@ -118,7 +118,8 @@ class Adapters:
             ZSEError: As ``read_named``.
         """
         self._check(name)
-        return self.add(_read(name, folder, self._runner.spec, self._options), folder)
+        path = Path(folder).expanduser()
+        return self.add(_read(name, path, self._runner.spec, self._options), path)
 
     def add(self, weights: AdapterWeights, folder: Path) -> Adapter:
         """Let requests name what was read.

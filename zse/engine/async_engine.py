@@ -111,7 +111,10 @@ class AsyncEngine:
 
     def memory_bytes(self) -> dict[str, int]:
         """Return what the model holds on its device, by purpose."""
-        return self._core.runner.memory_bytes()
+        held = self._core.runner.memory_bytes()
+        if self._adapters is None:
+            return held
+        return held | {"adapters": sum(one.size_bytes for one in self._adapters)}
 
     def limit_running(self, max_running: int) -> None:
         """Run at most so many choices at once, from the next step on.

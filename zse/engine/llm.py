@@ -13,7 +13,6 @@ import functools
 import itertools
 import threading
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from zse.engine.admission import default_max_tokens
@@ -33,6 +32,7 @@ from zse.text.user_text import Values, encode_pieces
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from zse.backends.types import DeviceUsed, LogitRows
     from zse.engine.adapters import Adapters
@@ -95,7 +95,7 @@ class LLM:
         self._is_closed = False
         try:
             for name, folder in (loras or {}).items():
-                self.adapters.load(name, Path(folder).expanduser())
+                self.adapters.load(name, folder)
         except BaseException:
             self.close()
             raise
