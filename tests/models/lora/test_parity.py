@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from logits import as_tensor
 from lora_adapters import peft_logits, save_adapter
 
-from zse.models.lora.modules import places_at_run_time
+from zse.backends.resident import ROWS_AT_ONCE
+from zse.models.lora.modules import module_of, places_at_run_time
 from zse.models.lora.read import read_adapter
 from zse.models.runner import ModelRunner, load_runner
 from zse.options import load_options
@@ -16,8 +18,6 @@ from zse.options import load_options
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import torch
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"device": "cpu", "exact_activations": True, "kv_dtype": "fp32"},
@@ -84,3 +84,40 @@ def test_every_scale_is_pefts(
     finally:
         runner.close()
     assert_close(found, peft_logits(pair.reference, folder, PROMPT))
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "gemma4", "glm4", "gpt2", "phi3", "qwen3_5"])
+def test_families_whose_matrices_lie_otherwise_are_pefts(
+    make_pair: Callable[..., Any], tmp_path: Path, family: str
+) -> None:
+    """Rows in another order, joined or turned in the checkpoint, states, latents."""
+    pair = make_pair(family, "fp32")
+    runner = opened(pair.path, WAYS[0])
+    try:
+        places = places_at_run_time(runner.spec)
+        modules = {name for name, _ in pair.reference.named_modules()}
+        names = [name for name in modules if module_of(name, places) in places]
+        if family == "deepseek_v3":  # of its dense layers PEFT would make experts
+            names = [name for name in names if "attn" in name]
+        folder = save_adapter(tmp_path / "adapter", pair.reference, target_modules=names, size=0.1)
+        expected = peft_logits(pair.reference, folder, PROMPT)
+        assert_close(as_tensor(runner.logits(PROMPT, adapter=bound(runner, folder))), expected)
+    finally:
+        runner.close()
+    assert float((expected - pair.logits(PROMPT)).abs().max()) > 0.1
+
+
+def test_rows_beyond_those_that_are_computed_at_once_have_their_adapter(
+    make_pair: Callable[..., Any], tmp_path: Path
+) -> None:
+    pair = make_pair("llama", "int8", max_position_embeddings=512)
+    prompt = [3 + (11 * place) % 300 for place in range(300)]
+    assert len(prompt) > ROWS_AT_ONCE
+    folder = save_adapter(tmp_path / "adapter", pair.reference, dtype=torch.float16)
+    expected = peft_logits(pair.reference, folder, prompt)
+    runner = load_runner(pair.path, load_options(**WAYS[0], num_blocks=40, block_size=8))
+    try:
+        found = as_tensor(runner.logits(prompt, adapter=bound(runner, folder)))
+    finally:
+        runner.close()
+    assert_close(found, expected, tolerance=1e-3)

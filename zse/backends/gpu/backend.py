@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from zse.backends.adapters import refuse_on_gpu
 from zse.backends.gpu.forward import Residual, Step
 from zse.backends.gpu.graphs import (
     ENTRY_ROOMS,
@@ -27,7 +28,6 @@ from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
-from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
@@ -299,11 +299,7 @@ class GPUBackend(GPUOperations):
         cache.close()
 
     def bind_adapter(self, adapter: AdapterWeights) -> Handle:
-        raise UnsupportedModelError(
-            f"the adapter '{adapter.name}' cannot be added to a model on a GPU",
-            hint="Merge it into the file: zse convert MODEL --merge-lora PATH; or serve the model "
-            "on a CPU (--device cpu).",
-        )
+        refuse_on_gpu(adapter.name)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: a GPU's pool is taken whole, so that others know what is left."""
