@@ -54,10 +54,20 @@ MODELS = {
 """Rows and columns of a layer's matrices, and of the head's."""
 HEADS = {"qwen2.5-0.5b": (14, 2, 64), "tinyllama-1.1b": (32, 4, 64)}
 OTHERS = ("attention", "greedy", "nucleus")
-GROUPS = {"int4": 128, "nf4": 128, "mxfp4": 32, "int8": 128}
+GROUPS = {"int4": 128, "nf4": 128, "nl4": 32, "nl4_pairs": 32, "mxfp4": 32, "int8": 128}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 """On a machine that others use, the processor's time tells more, with one thread."""
-BITS = {"int4": 4, "nf4": 4, "mxfp4": 4, "int8": 8, "bf16": 16, "fp16": 16, "fp32": 32}
+BITS = {
+    "int4": 4,
+    "nf4": 4,
+    "nl4": 4,
+    "nl4_pairs": 4,
+    "mxfp4": 4,
+    "int8": 8,
+    "bf16": 16,
+    "fp16": 16,
+    "fp32": 32,
+}
 
 
 @record
@@ -89,7 +99,7 @@ def make_weights(scheme: str, shapes: list[tuple[int, int]]) -> Weights:
     size = sum(rows * columns for rows, columns in shapes) * BITS[scheme] // 8
     largest = 256 if scheme in GROUPS else 0x40
     data = torch.randint(0, largest, (size,), dtype=torch.uint8)
-    scales = torch.full((max(rows * columns for rows, columns in shapes) // 64,), 0.01)
+    scales = torch.full((max(rows * columns for rows, columns in shapes) // 32,), 0.01)
     if scheme != "int8":
         scales = scales.half()
     return Weights(scheme=scheme, shapes=shapes, data=data, scales=scales)

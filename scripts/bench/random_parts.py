@@ -22,10 +22,10 @@ INT4_STEP, INT8_STEP = 2.7, 36.0
 """Standard deviation of the stored whole numbers."""
 NF4_DEVIATION = 0.517
 """Standard deviation of the sixteen NF4 codes, drawn alike often."""
-
-
 MXFP4_EXPONENTS = bytes((119,) * 5 + (120,) * 11)
 """Drawn alike often they give values of sixteen codes, drawn alike often, that deviation."""
+NL4_SCALES = bytes((41, 42, 169, 170))
+"""Of both signs, they give levels, drawn alike often, about that deviation."""
 
 
 class Patterns:
@@ -62,7 +62,7 @@ def _make(kind: str, source: random.Random) -> tuple[bytes, int]:
             return _gaussian_bf16(source), 2
         case ["qweight", "int4"]:
             return _gaussian_nibbles(source), 1
-        case ["qweight", "nf4" | "mxfp4"]:
+        case ["qweight", "nf4" | "nl4" | "mxfp4"]:
             return source.randbytes(ELEMENTS), 1
         case ["qweight", "int8"]:
             table = bytes(round(127 * _clipped(INT8_STEP * z / 127)) & 255 for z in _quantiles())
@@ -74,6 +74,8 @@ def _make(kind: str, source: random.Random) -> tuple[bytes, int]:
             return struct.pack(f"<{len(scales)}e", *scales), 2
         case ["exponent", "mxfp4"]:
             return bytes(source.choices(MXFP4_EXPONENTS, k=SMALL_ELEMENTS)), 1
+        case ["signed_scale", "nl4"]:
+            return bytes(source.choices(NL4_SCALES, k=SMALL_ELEMENTS)), 1
         case ["scale", "int8"]:
             return array("f", _scales(source, INT8_STEP)).tobytes(), 4
     raise ValueError(f"no pattern for {kind}")

@@ -133,7 +133,7 @@ def _tensor_attacks() -> list[tuple[str, Rule, Callable[[bytes], bytes]]]:
         ("no dimension", Rule.BAD_SHAPE, put("tensors/0/shape", [])),
         ("100,000 dimensions", Rule.BAD_SHAPE, put("tensors/0/shape", [2] * 100_000)),
         ("2**80 elements", Rule.BAD_SHAPE, put("tensors/0/shape", [2**40, 2**40])),
-        ("int8 vector", Rule.BAD_SHAPE, put("tensors/6/shape", [128])),
+        ("int8 vector", Rule.BAD_SHAPE, put("tensors/7/shape", [128])),
         ("group size 48", Rule.BAD_GROUP_SIZE, put("tensors/2/group_size", 48)),
         ("group size 0", Rule.BAD_GROUP_SIZE, put("tensors/2/group_size", 0)),
         ("group size over the row", Rule.BAD_GROUP_SIZE, put("tensors/3/shape", [5, 32])),
@@ -208,7 +208,7 @@ def _place_attacks() -> list[tuple[str, Rule, Callable[[bytes], bytes]]]:
         ("last byte missing", Rule.TRUNCATED_GROUP, lambda data: data[:-1]),
         ("bytes after the end", Rule.TRAILING_BYTES, lambda data: data + b"\0"),
         ("overlapping tensors", Rule.OVERLAPPING_TENSORS, edited(copy_offset(1, 2))),
-        ("overlapping tail", Rule.OVERLAPPING_TENSORS, add("tensors/6/parts/0/offset", -256)),
+        ("overlapping tail", Rule.OVERLAPPING_TENSORS, add("tensors/7/parts/0/offset", -256)),
         (
             "20,000 tensors in one place",
             Rule.OVERLAPPING_TENSORS,
@@ -241,12 +241,12 @@ def _content_attacks() -> list[tuple[str, Rule, Callable[[bytes], bytes]]]:
         (
             "NaN scale of int8",
             Rule.NON_FINITE_SCALE,
-            resealed(6, 1, struct.pack("<f", float("nan"))),
+            resealed(7, 1, struct.pack("<f", float("nan"))),
         ),
         (
             "infinite scale of int8",
             Rule.NON_FINITE_SCALE,
-            resealed(6, 1, struct.pack("<f", float("-inf"))),
+            resealed(7, 1, struct.pack("<f", float("-inf"))),
         ),
         ("NaN scale of int4", Rule.NON_FINITE_SCALE, resealed(2, 1, half_nan)),
         ("NaN zero point of int4", Rule.NON_FINITE_SCALE, resealed(2, 1, b"\0\0" + half_nan)),

@@ -13,6 +13,7 @@ from zse.format import Scheme, ZSEReader
 from zse.format.as_torch import bytes_from, scale_of_exponent, stored_parts
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
+from zse.format.nl4 import NL4_CODES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +80,21 @@ def test_mxfp4_is_table_entry_times_a_power_of_two(reader: ZSEReader) -> None:
         codes = [byte & 15 for byte in raw] + [byte >> 4 for byte in raw]
         expected += [MXFP4_CODES[code] * 2.0 ** (exponent - 127) for code in codes]
     assert reader.tensor("layers.0.up.weight").flatten().tolist() == expected
+
+
+def test_nl4_is_a_level_times_its_own_groups_signed_scale(reader: ZSEReader) -> None:
+    planned = small_file.GROUPS[1][1][4]
+    packed = small_file.part_bytes(planned, "qweight")
+    scales = [
+        (-1) ** (byte >> 7) * (1 + (byte & 7) / 8) * 2.0 ** ((byte >> 3 & 15) - 17)
+        for byte in small_file.part_bytes(planned, "signed_scale")
+    ]
+    expected = []
+    for piece in range(6):  # of 32 columns: a group in the low nibbles, one in the high ones
+        raw = packed[16 * piece : 16 * piece + 16]
+        expected += [NL4_CODES[byte & 15] * scales[2 * piece] for byte in raw]
+        expected += [NL4_CODES[byte >> 4] * scales[2 * piece + 1] for byte in raw]
+    assert reader.tensor("layers.0.gate.weight").flatten().tolist() == expected
 
 
 def test_the_least_exponent_is_a_number_that_is_not_normal() -> None:

@@ -144,6 +144,8 @@ def test_state_dict_holds_parts_of_quantized_tensors_by_role(small_path: Path) -
             "layers.0.o.weight.absmax",
             "layers.0.up.weight.qweight",
             "layers.0.up.weight.exponent",
+            "layers.0.gate.weight.qweight",
+            "layers.0.gate.weight.signed_scale",
             "final_norm.weight",
             "lm_head.weight.qweight",
             "lm_head.weight.scale",
@@ -154,7 +156,7 @@ def test_layers_come_in_order_with_their_tensors(small_path: Path) -> None:
     with ZSEReader(small_path) as reader:
         layers = list(reader.iter_layers())
     assert [index for index, _ in layers] == [0]
-    assert len(layers[0][1]) == 7
+    assert len(layers[0][1]) == 9
 
 
 def test_reading_without_tensors_imports_no_torch_and_no_numpy(small_path: Path) -> None:

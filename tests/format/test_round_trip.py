@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zse.format import Scheme, ZSEReader, ZSEWriter
 from zse.format.layout import PlannedTensor
-from zse.format.schemes import bytes_of_shape, group_sizes, parts_for
+from zse.format.schemes import PACKED_COLUMNS, bytes_of_shape, group_sizes, parts_for
 from zse.format.spec import ZSEHeader
 
 NAME = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,40}", fullmatch=True)
@@ -40,7 +40,7 @@ def planned_tensors(draw: st.DrawFn) -> PlannedTensor:
         shape = (draw(st.integers(1, 9)), draw(st.integers(1, 70)))
     else:
         group_size = draw(st.sampled_from(group_sizes(scheme)))
-        shape = (draw(st.integers(1, 5)), group_size * draw(st.integers(1, 3)))
+        shape = (draw(st.integers(1, 5)), max(group_size, PACKED_COLUMNS) * draw(st.integers(1, 3)))
     return PlannedTensor(name=draw(NAME), scheme=scheme, shape=shape, group_size=group_size)
 
 

@@ -6,7 +6,7 @@ import pytest
 from broken_rules import breaks
 
 from zse.format.errors import Rule
-from zse.format.schemes import DType, Scheme, bytes_of_shape, parts_for
+from zse.format.schemes import DType, Scheme, bytes_of_shape, kernel_format, parts_for
 
 
 def test_int4_takes_half_a_byte_a_weight_and_four_bytes_a_group() -> None:
@@ -21,6 +21,28 @@ def test_nf4_takes_half_a_byte_a_weight_and_two_bytes_a_group() -> None:
         ("qweight", DType.U8, (6, 128)),
         ("absmax", DType.F16, (6, 4)),
     )
+
+
+def test_nl4_takes_half_a_byte_a_weight_and_a_byte_for_16_or_32() -> None:
+    for size in (16, 32):
+        assert parts_for(Scheme.NL4, (6, 96), size) == (
+            ("qweight", DType.U8, (6, 48)),
+            ("signed_scale", DType.U8, (6, 96 // size)),
+        )
+
+
+@pytest.mark.parametrize(("columns", "group_size"), [(48, 16), (96, 64), (80, 32), (96, 8)])
+def test_rows_of_nl4_are_whole_32_columns_in_groups_of_16_or_32(
+    columns: int, group_size: int
+) -> None:
+    with breaks(Rule.BAD_GROUP_SIZE):
+        parts_for(Scheme.NL4, (6, columns), group_size)
+
+
+def test_kernels_take_groups_of_16_by_twos() -> None:
+    assert kernel_format(Scheme.NL4, 16) == ("nl4_pairs", 32)
+    assert kernel_format(Scheme.NL4, 32) == ("nl4", 32)
+    assert kernel_format(Scheme.INT4, 128) == ("int4", 128)
 
 
 def test_mxfp4_takes_half_a_byte_a_weight_and_a_byte_for_32() -> None:

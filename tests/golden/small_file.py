@@ -35,6 +35,9 @@ GROUPS: list[tuple[str, list[PlannedTensor]]] = [
             PlannedTensor(
                 name="layers.0.up.weight", scheme=Scheme.MXFP4, shape=(3, 64), group_size=32
             ),
+            PlannedTensor(
+                name="layers.0.gate.weight", scheme=Scheme.NL4, shape=(3, 64), group_size=16
+            ),
         ],
     ),
     (

@@ -25,6 +25,8 @@ def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
         ("int4", 80, (Scheme.INT8, 0)),
         ("nf4", 256, (Scheme.NF4, 64)),
         ("nf4", 96, (Scheme.NF4, 32)),
+        ("nl4", 96, (Scheme.NL4, 16)),
+        ("nl4", 80, (Scheme.INT8, 0)),
         ("mxfp4", 256, (Scheme.MXFP4, 32)),
         ("mxfp4", 80, (Scheme.INT8, 0)),
         ("int8", 80, (Scheme.INT8, 0)),
@@ -94,6 +96,7 @@ def test_norms_and_biases_are_float32(kind: WeightKind, quantization: str) -> No
         {"quantization": "int4", "group_size": 48},
         {"quantization": "int8", "group_size": 64},
         {"quantization": "mxfp4", "group_size": 64},
+        {"quantization": "nl4", "group_size": 64},
         {"lm_head": "int4"},
     ],
 )

@@ -23,9 +23,17 @@ from zse.settings import subprocess_environment
 from zse.store import Transfer
 from zse.store.overwrite import WouldReplaceError
 
-QUANTIZATIONS = ["int4", "nf4", "mxfp4", "int8", "fp16", "bf16"]
+QUANTIZATIONS = ["int4", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"]
 # Relative error of a Gaussian weight, generously above what each scheme does.
-TOLERANCE = {"int4": 0.12, "nf4": 0.12, "mxfp4": 0.15, "int8": 0.02, "fp16": 1e-3, "bf16": 1e-9}
+TOLERANCE = {
+    "int4": 0.12,
+    "nf4": 0.12,
+    "nl4": 0.08,
+    "mxfp4": 0.15,
+    "int8": 0.02,
+    "fp16": 1e-3,
+    "bf16": 1e-9,
+}
 
 
 def sha256(path: Path) -> str:

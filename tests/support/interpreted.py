@@ -33,6 +33,7 @@ ELEMENTS = {
     "bf16": torch.bfloat16,
     "i8": torch.int8,
     "u8": torch.uint8,
+    "u16": torch.uint16,
     "i32": torch.int32,
     "i64": torch.int64,
 }

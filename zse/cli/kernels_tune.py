@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.launcher import PackLauncher
+from zse.format.schemes import Scheme, kernel_format
 from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized
 from zse.kernels.linear.launch import linear
 from zse.kernels.linear.plan import candidates, plan_linear, table_name
-from zse.kernels.linear.weight import LinearWeight, supports_quantized
+from zse.kernels.linear.weight import GROUPED_SCHEMES, LinearWeight, supports_quantized
 from zse.kernels.tuning import Tuning
 from zse.models.storage import DEFAULT_GROUP_SIZE
 from zse.records import record
@@ -95,12 +96,9 @@ class Bench:
             UnsupportedModelError: No kernel multiplies such a matrix.
             DeviceError: The GPU has too little free memory, or a kernel failed.
         """
+        name, group_size = kernel_format(Scheme(scheme), DEFAULT_GROUP_SIZE.get(scheme, 0))
         form = LinearWeight(
-            scheme=scheme,
-            rows=rows,
-            columns=columns,
-            weights=0,
-            group_size=DEFAULT_GROUP_SIZE.get(scheme, 0),
+            scheme=name, rows=rows, columns=columns, weights=0, group_size=group_size
         )
         code_bytes = align_up(_code_bytes(form), _ALIGN)
         stride = code_bytes + align_up(form.size_bytes - _code_bytes(form), _ALIGN)
@@ -213,7 +211,7 @@ def tune(
 
 def _code_bytes(form: LinearWeight) -> int:
     elements = form.rows * form.columns
-    if form.scheme in DEFAULT_GROUP_SIZE:
+    if form.scheme in GROUPED_SCHEMES:
         return elements // 2
     return elements if form.scheme == "int8" else elements * 2
 

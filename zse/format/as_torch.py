@@ -14,10 +14,11 @@ import torch
 
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
-from zse.format.schemes import PLAIN, DType, Scheme
+from zse.format.nl4 import NL4_CODES, SCALE_BIAS
+from zse.format.schemes import PACKED_COLUMNS, PLAIN, DType, Scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from typing_extensions import Buffer
 
@@ -91,12 +92,16 @@ def dequantize(entry: TensorEntry, parts: Mapping[str, torch.Tensor]) -> torch.T
     if entry.scheme is Scheme.INT8:
         return parts["qweight"].float() * parts["scale"].unsqueeze(1)
     rows, columns = entry.shape
-    codes = unpack_nibbles(parts["qweight"], entry.group_size)
+    codes = unpack_nibbles(parts["qweight"], max(entry.group_size, PACKED_COLUMNS))
     if entry.scheme is Scheme.INT4:
         scale, minus_zero_scale = split_scale_zero(parts["scale_zero"])
         values = codes.float() * scale.unsqueeze(2) + minus_zero_scale.unsqueeze(2)
     elif entry.scheme is Scheme.NF4:
         values = _looked_up(codes, NF4_CODES) * parts["absmax"].float().unsqueeze(2)
+    elif entry.scheme is Scheme.NL4:
+        scale = scale_of_minifloat(parts["signed_scale"])
+        groups = codes.reshape(rows, -1, entry.group_size)
+        values = _looked_up(groups, NL4_CODES) * scale.unsqueeze(2)
     else:
         scale = scale_of_exponent(parts["exponent"])
         values = _looked_up(codes, MXFP4_CODES) * scale.unsqueeze(2)
@@ -117,7 +122,7 @@ def unpack_nibbles(packed: torch.Tensor, group_size: int) -> torch.Tensor:
     return torch.cat((groups & 0x0F, groups >> 4), dim=2)
 
 
-def _looked_up(codes: torch.Tensor, table: tuple[float, ...]) -> torch.Tensor:
+def _looked_up(codes: torch.Tensor, table: Sequence[float]) -> torch.Tensor:
     return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.int()]
 
 
@@ -125,6 +130,14 @@ def scale_of_exponent(exponent: torch.Tensor) -> torch.Tensor:
     """Return float32 2 ** (exponent - 127) of stored exponents, uint8 of any shape, 0 to 254."""
     # The exponent of a normal float32 lies in bits 23 to 30; 2 ** -127 is not a normal one.
     return (exponent.int() << 23).clamp_(min=0x00400000).view(torch.float32)
+
+
+def scale_of_minifloat(stored: torch.Tensor) -> torch.Tensor:
+    """Return the float32 scales of nl4 groups: a sign, four bits of exponent, three of mantissa."""
+    bits = stored.int()
+    # Exponent and mantissa are the low bits of a float32's exponent and the high ones of its own.
+    magnitude = ((bits & 0x7F) << 20) + ((127 - SCALE_BIAS) << 23)
+    return (magnitude | (bits >> 7) << 31).view(torch.float32)
 
 
 def split_scale_zero(scale_zero: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

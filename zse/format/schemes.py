@@ -7,10 +7,13 @@ from enum import StrEnum
 
 from zse.format.errors import Rule
 from zse.format.mxfp4 import MXFP4_GROUP
+from zse.format.nl4 import NL4_GROUP_SIZES
 
 MAX_RANK = 8
 MAX_ELEMENTS = 2**60
 GROUP_SIZES = (128, 64, 32)
+PACKED_COLUMNS = 32
+"""Fewest columns that four-bit schemes pack together; rows are multiples of it."""
 
 
 class Scheme(StrEnum):
@@ -22,6 +25,7 @@ class Scheme(StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     NF4 = "nf4"
+    NL4 = "nl4"
     MXFP4 = "mxfp4"
 
     @property
@@ -50,9 +54,11 @@ PLAIN = {Scheme.FP32: DType.F32, Scheme.FP16: DType.F16, Scheme.BF16: DType.BF16
 _GROUPED = {
     Scheme.INT4: ("scale_zero", DType.I32),
     Scheme.NF4: ("absmax", DType.F16),
+    Scheme.NL4: ("signed_scale", DType.U8),
     Scheme.MXFP4: ("exponent", DType.U8),
 }
 """Four-bit schemes, and what each group of a row has: role and dtype of the second part."""
+_OTHER_GROUP_SIZES = {Scheme.NL4: NL4_GROUP_SIZES, Scheme.MXFP4: (MXFP4_GROUP,)}
 
 
 def bytes_of_shape(dtype: DType, shape: tuple[int, ...]) -> int:
@@ -67,12 +73,12 @@ def parts_for(
 
     Args:
         shape: Logical shape; quantized tensors are matrices [N, K].
-        group_size: Elements along K that share a scale: 128, 64 or 32; 32 for mxfp4; 0 for schemes
+        group_size: Elements along K that share a scale, one of ``group_sizes``; 0 for schemes
             without groups.
 
     Raises:
         FormatError: The shape has no meaning for the scheme. The group size is not allowed or does
-            not divide K.
+            not divide K, or K is no multiple of 32.
     """
     if not 1 <= len(shape) <= MAX_RANK or any(size < 1 for size in shape):
         raise Rule.BAD_SHAPE(
@@ -91,10 +97,11 @@ def parts_for(
     if grouped is None:
         return (("qweight", DType.I8, (rows, columns)), ("scale", DType.F32, (rows,)))
     sizes = group_sizes(scheme)
-    if group_size not in sizes or columns % group_size:
+    if group_size not in sizes or columns % max(group_size, PACKED_COLUMNS):
         raise Rule.BAD_GROUP_SIZE(
             f"group_size {group_size} of {scheme} for rows of {columns}: "
-            f"wanted one of {list(sizes)} that divides the row"
+            f"wanted one of {list(sizes)} that divides the row, "
+            f"and a row of whole {PACKED_COLUMNS} columns"
         )
     role, dtype = grouped
     packed = ("qweight", DType.U8, (rows, columns // 2))
@@ -105,7 +112,14 @@ def group_sizes(scheme: Scheme) -> tuple[int, ...]:
     """Return the sizes that groups of a scheme may have, the largest first; none without groups."""
     if scheme not in _GROUPED:
         return ()
-    return (MXFP4_GROUP,) if scheme is Scheme.MXFP4 else GROUP_SIZES
+    return _OTHER_GROUP_SIZES.get(scheme, GROUP_SIZES)
+
+
+def kernel_format(scheme: Scheme, group_size: int) -> tuple[str, int]:
+    """Return scheme and group size as kernels take them: groups of 16 by twos, as pairs of 32."""
+    if scheme is Scheme.NL4 and group_size < PACKED_COLUMNS:
+        return "nl4_pairs", PACKED_COLUMNS
+    return scheme.value, group_size
 
 
 def stored_bytes(scheme: Scheme, shape: tuple[int, ...], group_size: int = 0) -> int:

@@ -29,7 +29,7 @@ CONTAINER = Container(magic=b"ZKP\0", version=1, max_header_bytes=8 * 1024 * 102
 ALIGN = 256
 ELF_MAGIC = b"\x7fELF"
 ARGUMENT_TYPES = frozenset(
-    {f"*{kind}" for kind in ("fp32", "fp16", "bf16", "i8", "u8", "i32", "i64")}
+    {f"*{kind}" for kind in ("fp32", "fp16", "bf16", "i8", "u8", "u16", "i32", "i64")}
     | {"i32", "i64", "fp32"}
 )
 _HEADER_KEYS = frozenset({"entries", "provenance", "skipped", "target"})

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 SOURCE_PATTERNS = (
     "format/mxfp4.py",
     "format/nf4.py",
+    "format/nl4.py",
     "kernels/layout.py",
     "kernels/variant.py",
     "kernels/*/arrays.py",

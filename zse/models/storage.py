@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
-from zse.format.schemes import Scheme, group_sizes
+from zse.format.schemes import PACKED_COLUMNS, Scheme, group_sizes
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from zse.models.spec import WeightGroup
     from zse.models.weights import WeightSpec
 
-QUANTIZATIONS = ("int4", "nf4", "mxfp4", "int8", "fp16", "bf16")
+QUANTIZATIONS = ("int4", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16")
 DEFAULT_QUANTIZATION = "int4"
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
-DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64, "mxfp4": 32}
+DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64, "nl4": 16, "mxfp4": 32}
 _PLAIN = ("fp16", "bf16")
 
 
@@ -53,10 +53,10 @@ class Storage:
     """
 
     quantization: str = DEFAULT_QUANTIZATION
-    """Scheme of the linear layers: int4, nf4, mxfp4, int8, fp16 or bf16."""
+    """Scheme of the linear layers: int4, nf4, nl4, mxfp4, int8, fp16 or bf16."""
     group_size: int | None = None
-    """Weights that share a scale: 128, 64 or 32; None means 128 for int4, 64 for nf4. Always 32 for
-    mxfp4."""
+    """Weights that share a scale: 128, 64 or 32; 32 or 16 of nl4, always 32 of mxfp4. None means
+    128 for int4, 64 for nf4, 16 for nl4."""
     lm_head: str = "auto"
     """Scheme of the head: int8, fp16, bf16, or auto (INT8 unless all is 16-bit)."""
     is_default: bool = False
@@ -70,7 +70,7 @@ class Storage:
         if self.quantization not in DEFAULT_GROUP_SIZE:
             raise UsageError(
                 f"{self.quantization} has no groups, but a group size of {self.group_size} is set",
-                hint="Leave the group size out, or use int4 or nf4.",
+                hint="Leave the group size out, or use int4, nf4 or nl4.",
             )
         sizes = group_sizes(Scheme(self.quantization))
         if self.group_size not in sizes:
@@ -139,7 +139,8 @@ class Storage:
         scheme = Scheme(self.quantization)
         if not self._group_size():
             return scheme, 0
-        size = next((size for size in self.group_sizes if columns % size == 0), 0)
+        whole = (size for size in self.group_sizes if columns % max(size, PACKED_COLUMNS) == 0)
+        size = next(whole, 0)
         return (scheme, size) if size else (Scheme.INT8, 0)
 
     def _head_scheme(self) -> Scheme:

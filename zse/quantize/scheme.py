@@ -16,6 +16,7 @@ from zse.quantize.int4 import quantize_int4
 from zse.quantize.int8 import quantize_int8
 from zse.quantize.mxfp4 import quantize_mxfp4
 from zse.quantize.nf4 import quantize_nf4
+from zse.quantize.nl4 import quantize_nl4
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ def quantize_rows(
     Args:
         scheme: How they are stored.
         rows: [num_rows, K] float32; of any shape and type for a plain scheme, which rounds them.
-        group_size: Elements along K that share a scale (int4 and nf4; always 32 for mxfp4).
+        group_size: Elements along K that share a scale (int4, nf4 and nl4; always 32 for mxfp4).
         importance: [K] float32 above 0: what the squared error of an input's weights counts (int4
             and nf4).
 
@@ -44,6 +45,8 @@ def quantize_rows(
         parts = quantize_int4(rows, group_size, importance)
     elif scheme is Scheme.NF4:
         parts = quantize_nf4(rows, group_size, importance)
+    elif scheme is Scheme.NL4:
+        parts = quantize_nl4(rows, group_size)
     elif scheme is Scheme.MXFP4:
         parts = quantize_mxfp4(rows)
     elif scheme is Scheme.INT8:

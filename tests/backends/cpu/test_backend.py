@@ -52,10 +52,19 @@ CASES = [
     ("mistral", "int4", {"sliding_window": 40}),
     ("granite", "int8", GRANITE),
     ("starcoder2", "int4", {"sliding_window": 40}),
+    ("llama", "nl4", {}),
     ("llama", "mxfp4", {}),
     ("gpt_oss", "mxfp4", {"sliding_window": 40}),
 ]
-TOLERANCE = {"int4": 6e-2, "nf4": 6e-2, "mxfp4": 6e-2, "int8": 6e-2, "bf16": 2e-3, "fp16": 2e-3}
+TOLERANCE = {
+    "int4": 6e-2,
+    "nf4": 6e-2,
+    "nl4": 6e-2,
+    "mxfp4": 6e-2,
+    "int8": 6e-2,
+    "bf16": 2e-3,
+    "fp16": 2e-3,
+}
 """Of prompts, too, every product of quantized weights reads activations of 8 bits."""
 EXACT_TOLERANCE = 1e-5
 EXACT: dict[str, Any] = {"exact_activations": True, "kv_dtype": "fp32"}

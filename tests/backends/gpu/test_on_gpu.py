@@ -60,9 +60,18 @@ CASES = [
     ("olmo2", "int4", {}),
     ("phi3", "int4", {}),
     ("smollm3", "int4", {"num_hidden_layers": 2}),
+    ("llama", "nl4", {}),
     ("llama", "mxfp4", {}),
 ]
-TOLERANCE = {"int4": 4e-2, "nf4": 4e-2, "mxfp4": 4e-2, "int8": 4e-2, "bf16": 2e-2, "fp16": 2e-2}
+TOLERANCE = {
+    "int4": 4e-2,
+    "nf4": 4e-2,
+    "nl4": 4e-2,
+    "mxfp4": 4e-2,
+    "int8": 4e-2,
+    "bf16": 2e-2,
+    "fp16": 2e-2,
+}
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

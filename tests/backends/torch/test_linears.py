@@ -19,7 +19,10 @@ from zse.format.schemes import Scheme
 from zse.format.spec import TensorEntry
 from zse.quantize.scheme import quantize_rows
 
-FORMS = ("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles", "int4", "nf4", "mxfp4")
+FORMS = (
+    *("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles"),
+    *("int4", "nf4", "nl4", "nl4_16", "mxfp4"),
+)
 
 
 def make(
@@ -33,8 +36,9 @@ def make(
         data = weight.half() if form == "fp16" else weight.bfloat16()
         return plain_tiles(data), data.float()
     scheme = Scheme(form.split("_")[0])
-    parts = quantize_rows(scheme, weight, 32)
-    values = restored(scheme, parts, weight.shape, 32)
+    group_size = 16 if form == "nl4_16" else 32
+    parts = quantize_rows(scheme, weight, group_size)
+    values = restored(scheme, parts, weight.shape, group_size)
     if form == "int8_tiles":
         return int8_tiles(parts["qweight"], parts["scale"]), values
     if form.startswith("int8"):
@@ -45,7 +49,9 @@ def make(
         return Int8Linear(parts["qweight"], parts["scale"]), values
     if form == "int4":
         return Int4Linear(parts["qweight"], parts["scale_zero"], 32), values
-    entry = TensorEntry(name="w", scheme=scheme, shape=(rows, columns), group_size=32, parts=())
+    entry = TensorEntry(
+        name="w", scheme=scheme, shape=(rows, columns), group_size=group_size, parts=()
+    )
     return make_linear(entry, parts, "mapped"), values
 
 

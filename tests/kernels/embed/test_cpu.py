@@ -21,6 +21,8 @@ TOLERANCE = 1e-6
 SCHEMES = [
     *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
     ("mxfp4", 32),
+    ("nl4", 32),
+    ("nl4_pairs", 32),
     *((scheme, 0) for scheme in ("int8", "bf16", "fp16", "fp32")),
 ]
 

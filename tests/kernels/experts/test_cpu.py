@@ -38,6 +38,7 @@ SCHEMES = [
     *(("int4", group) for group in (128, 64, 32)),
     ("nf4", 128),
     ("mxfp4", 32),
+    ("nl4_pairs", 32),
     ("int8", 0),
     ("bf16", 0),
     ("fp32", 0),

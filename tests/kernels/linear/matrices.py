@@ -13,6 +13,7 @@ from zse.kernels.linear.reference import (
     dequantize_int8,
     dequantize_mxfp4,
     dequantize_nf4,
+    dequantize_nl4,
 )
 from zse.kernels.linear.tables import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.weight import LinearWeight
@@ -58,6 +59,12 @@ def make_matrix(
         codes = random(0, 256, (rows, columns // 2), torch.uint8)
         scales = random(118, 124, (rows, columns // group), torch.uint8)
         exact = values = dequantize_mxfp4(codes, scales)
+    elif scheme in ("nl4", "nl4_pairs"):
+        codes = random(0, 256, (rows, columns // 2), torch.uint8)
+        count = columns // (16 if scheme == "nl4_pairs" else group)
+        signs = random(0, 2, (rows, count), torch.uint8) * 128
+        scales = random(24, 64, (rows, count), torch.uint8) + signs
+        exact = values = dequantize_nl4(codes, scales)
     elif scheme == "int8":
         codes = random(-127, 128, (rows, columns), torch.int8)
         scales = uniform((rows,)) * 0.001 + 0.0001

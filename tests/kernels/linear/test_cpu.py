@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 GROUPED = [
     *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
     ("mxfp4", 32),
+    ("nl4", 32),
+    ("nl4_pairs", 32),
 ]
 FLOAT_TOLERANCE = 1e-5
 
@@ -64,7 +66,7 @@ def test_int8_activations_times_four_bit_rows(
 
 @pytest.mark.parametrize("columns", [32, 96, 1120])
 def test_groups_of_32_need_no_multiple_of_128_columns(pool: Pool, columns: int) -> None:
-    for scheme in ("int4", "nf4", "mxfp4"):
+    for scheme in ("int4", "nf4", "mxfp4", "nl4", "nl4_pairs"):
         product = Product(make_native_matrix(scheme, 40, columns, 32), make_values(20, columns))
         assert quantized_product(pool, product, 32)[1] <= QUANTIZED_TOLERANCE
 
@@ -78,7 +80,7 @@ def test_int8_activations_times_int8_rows_of_any_width(pool: Pool, columns: int,
 
 @pytest.mark.parametrize("weights", [1, 7, 8, 9, 31, 33])
 @pytest.mark.parametrize(
-    ("scheme", "group"), [("int4", 128), ("nf4", 64), ("mxfp4", 32), ("int8", 0)]
+    ("scheme", "group"), [("int4", 128), ("nf4", 64), ("mxfp4", 32), ("nl4_pairs", 32), ("int8", 0)]
 )
 def test_any_number_of_rows_of_weights(pool: Pool, scheme: str, group: int, weights: int) -> None:
     for rows in (1, 3, 30):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 GROUPED = [
     *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
     ("mxfp4", 32),
+    ("nl4", 32),
+    ("nl4_pairs", 32),
 ]
 
 
@@ -54,7 +56,9 @@ def test_a_few_int8_tokens_times_four_bit_rows(scheme: str, group: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(2, 2), (3, 4), (4, 4), (5, 4)])
-@pytest.mark.parametrize(("scheme", "group"), [("int4", 64), ("nf4", 64), ("mxfp4", 32)])
+@pytest.mark.parametrize(
+    ("scheme", "group"), [("int4", 64), ("nf4", 64), ("mxfp4", 32), ("nl4_pairs", 32)]
+)
 def test_two_to_five_int8_tokens(scheme: str, group: int, rows: int, width: int) -> None:
     check(gemv(scheme, group, width, r=2, t=4, c=8), scheme, group, rows, 11, 256, 2)
 
@@ -90,7 +94,15 @@ def test_a_batch_of_int8_tokens(scheme: str, group: int) -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "group"),
-    [("int4", 128), ("int4", 32), ("nf4", 64), ("mxfp4", 32), ("int8", 0), ("bf16", 0)],
+    [
+        ("int4", 128),
+        ("int4", 32),
+        ("nf4", 64),
+        ("mxfp4", 32),
+        ("nl4_pairs", 32),
+        ("int8", 0),
+        ("bf16", 0),
+    ],
 )
 @pytest.mark.parametrize(("output_type", "n"), [("fp32", 300), ("bf16", 304)])
 def test_prefill_multiplies_slab_by_slab(scheme: str, group: int, output_type: str, n: int) -> None:

@@ -1,4 +1,4 @@
-"""The tables of NF4 and MXFP4 in the kernels are those of the file format, PTX included."""
+"""The tables of NF4, NL4 and MXFP4 in the kernels are those of the file format, PTX included."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import triton.language as tl
 import zse.kernels
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
+from zse.format.nl4 import NL4_CODES
 from zse.kernels.linear import tables
 from zse.kernels.linear.tables import MXFP4_INT8, NF4_INT8
 
@@ -68,14 +69,14 @@ def test_int8_values_of_mxfp4_are_exact() -> None:
     assert tuple(value * tables.MXFP4_INT8_SCALE for value in MXFP4_CODES) == MXFP4_INT8
 
 
-@pytest.mark.parametrize("table", [NF4_INT8, MXFP4_INT8])
+@pytest.mark.parametrize("table", [NF4_INT8, MXFP4_INT8, NL4_CODES])
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_of_codes_becomes_int8_in_their_order(word: int, table: tuple[int, ...]) -> None:
     found = run(tables.int8_of_words(table), {"$2": word})
     assert int8_of(found["$0"]) + int8_of(found["$1"]) == [table[c] for c in codes_of(word)]
 
 
-@pytest.mark.parametrize("table", [NF4_INT8, MXFP4_INT8])
+@pytest.mark.parametrize("table", [NF4_INT8, MXFP4_INT8, NL4_CODES])
 @pytest.mark.parametrize("word", WORDS)
 def test_bytes_of_codes_become_int8_of_their_low_and_high_halves(
     word: int, table: tuple[int, ...]
@@ -85,7 +86,7 @@ def test_bytes_of_codes_become_int8_of_their_low_and_high_halves(
     assert int8_of(found["$1"]) == [table[code] for code in codes_of(word)[1::2]]
 
 
-@pytest.mark.parametrize("table", [NF4_CODES, MXFP4_CODES])
+@pytest.mark.parametrize("table", [NF4_CODES, MXFP4_CODES, NL4_CODES])
 @pytest.mark.parametrize("word", WORDS)
 def test_bytes_of_codes_become_bfloat16_of_their_low_and_high_halves(
     word: int, table: tuple[float, ...]
@@ -96,6 +97,13 @@ def test_bytes_of_codes_become_bfloat16_of_their_low_and_high_halves(
     values = torch.frombuffer(bytearray(data), dtype=torch.bfloat16)
     codes = codes_of(word)
     assert values.tolist() == torch.tensor(table)[codes[::2] + codes[1::2]].bfloat16().tolist()
+
+
+def test_low_and_high_codes_of_pairs_have_scales_of_their_own() -> None:
+    ptx = tables.bfloat16_of_bytes(NL4_CODES, in_pairs=True)
+    factors = {f"${number}": name for number, name in ((0, "$5"), (1, "$6"), (2, "$7"), (3, "$8"))}
+    for target, factor in factors.items():
+        assert f"fma.rn.bf16x2 {target}, a, {factor}, none" in ptx
 
 
 def test_every_table_of_values_in_a_kernel_is_the_one_of_the_format() -> None:

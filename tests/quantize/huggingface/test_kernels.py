@@ -46,6 +46,7 @@ def stored(scheme: str, rows: int, columns: int, group_size: int = 0) -> StoredM
         ("int4", 128),
         ("int4", 64),
         ("nf4", 64),
+        ("nl4", 16),
         ("mxfp4", 32),
         ("int8", 0),
         ("bf16", 0),

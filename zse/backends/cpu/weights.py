@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import address_of
-from zse.format.schemes import Scheme
+from zse.format.schemes import Scheme, kernel_format
 from zse.kernels.native import structs
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _SCALES = {
     Scheme.INT8: "scale",
     Scheme.INT4: "scale_zero",
     Scheme.NF4: "absmax",
+    Scheme.NL4: "signed_scale",
     Scheme.MXFP4: "exponent",
 }
 
@@ -53,14 +54,15 @@ class Weights:
         entry = self._reader.entry(spec.name)
         scheme = entry.scheme
         rows, columns = entry.shape
+        form, group = kernel_format(scheme, entry.group_size)
         return structs.Matrix(
             data=self._part(spec.name, "data" if scheme.is_plain else "qweight"),
             scales=None if scheme.is_plain else self._part(spec.name, _SCALES[scheme]),
             bias=bias,
             rows=rows,
             columns=columns,
-            scheme=structs.Scheme[scheme.name],
-            group=entry.group_size,
+            scheme=structs.Scheme[form.upper()],
+            group=group,
         )
 
     def norm(self, spec: NormSpec) -> structs.Norm:

@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from zse.errors import UnsupportedModelError
-from zse.format.schemes import Scheme
+from zse.format.schemes import Scheme, kernel_format
 from zse.kernels.embed.launch import EmbedTable, Placing
 from zse.kernels.linear.weight import LinearWeight
 
@@ -86,7 +86,7 @@ class DeviceWeights:
             raise UnsupportedModelError(
                 f"tensor {spec.name} is stored as {self._entries[spec.name].scheme}, which the GPU "
                 "kernels do not multiply",
-                hint="Convert the model to int4, nf4, int8, fp16 or bf16.",
+                hint="Convert the model to int4, nf4, nl4, int8, fp16 or bf16.",
             ) from None
 
     def linear(self, spec: LinearSpec) -> BoundLinear:
@@ -137,11 +137,12 @@ class DeviceWeights:
 
     def _linear_of(self, entry: TensorEntry) -> LinearWeight:
         weights, scales = self._addresses(entry)
+        scheme, group_size = kernel_format(entry.scheme, entry.group_size)
         return LinearWeight(
-            scheme=str(entry.scheme),
+            scheme=scheme,
             rows=entry.shape[0],
             columns=entry.shape[1],
-            group_size=entry.group_size,
+            group_size=group_size,
             weights=weights,
             scales=scales,
         )

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from zse.format.schemes import PACKED_COLUMNS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 TILE_BYTES = 4 * 1024 * 1024
 """Bytes of float32 weights that exist at one time: about what the second-level cache holds."""
@@ -104,13 +106,14 @@ def int8_tiles(qweight: torch.Tensor, scale: torch.Tensor) -> TiledLinear:
 def table_tiles(
     qweight: torch.Tensor,
     scales: torch.Tensor,
-    codes: tuple[float, ...],
+    codes: Sequence[float],
     widen: Callable[[torch.Tensor], torch.Tensor],
 ) -> TiledLinear:
-    """Return the tiled form of NF4 and MXFP4 weights: values of a table times a group's scale.
+    """Return the tiled form of NF4, NL4 and MXFP4 weights: values of a table times a group's scale.
 
     A byte is looked up once and yields both of its weights. They belong to columns half a group
-    apart, so the inputs are put into that order instead of the weights into theirs.
+    apart (16 where groups are shorter), so the inputs are put into that order instead of the
+    weights into theirs.
 
     Args:
         qweight: uint8 [N, K/2].
@@ -120,15 +123,19 @@ def table_tiles(
     """
     rows, columns = qweight.shape[0], qweight.shape[1] * 2
     group_size = columns // scales.shape[1]
-    table = torch.tensor([[codes[b & 15], codes[b >> 4]] for b in range(256)])
+    packed = max(group_size, PACKED_COLUMNS)
+    members = packed // group_size  # groups that are packed together, each in half a byte
+    pairs_of_bytes = [[codes[b & 15], codes[b >> 4]] for b in range(256)]
+    table = torch.tensor(pairs_of_bytes, dtype=torch.float32)
 
     def tile_of(start: int, stop: int) -> torch.Tensor:
         pairs = torch.nn.functional.embedding(qweight[start:stop].int(), table)
-        grouped = pairs.view(stop - start, columns // group_size, group_size)
-        return grouped.mul_(widen(scales[start:stop]).unsqueeze(2)).view(stop - start, columns)
+        grouped = pairs.view(stop - start, columns // packed, packed // 2, 2)
+        factors = widen(scales[start:stop]).view(stop - start, columns // packed, 1, members)
+        return grouped.mul_(factors).view(stop - start, columns)
 
     def arrange(inputs: torch.Tensor) -> torch.Tensor:
-        halves = inputs.view(inputs.shape[0], -1, 2, group_size // 2)
+        halves = inputs.view(inputs.shape[0], -1, 2, packed // 2)
         return halves.transpose(2, 3).reshape(inputs.shape)
 
     return TiledLinear(rows, columns, tile_of, arrange)

@@ -13,9 +13,10 @@ from zse.backends.torch.forms import UPCAST_LIMIT_BYTES, form_of, kept_bytes
 from zse.backends.torch.int4_linear import Int4Linear
 from zse.backends.torch.int8_linear import MAX_COLUMNS, Int8Linear, int8_is_exact
 from zse.backends.torch.linear import DenseLinear, int8_tiles, plain_tiles, table_tiles
-from zse.format.as_torch import dequantize, scale_of_exponent, stored_parts
+from zse.format.as_torch import dequantize, scale_of_exponent, scale_of_minifloat, stored_parts
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
+from zse.format.nl4 import NL4_CODES
 from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -233,4 +234,6 @@ def make_linear(entry: TensorEntry, parts: dict[str, torch.Tensor], form: Form) 
         return int8_tiles(parts["qweight"], parts["scale"])
     if entry.scheme is Scheme.NF4:
         return table_tiles(parts["qweight"], parts["absmax"], NF4_CODES, torch.Tensor.float)
+    if entry.scheme is Scheme.NL4:
+        return table_tiles(parts["qweight"], parts["signed_scale"], NL4_CODES, scale_of_minifloat)
     return table_tiles(parts["qweight"], parts["exponent"], MXFP4_CODES, scale_of_exponent)

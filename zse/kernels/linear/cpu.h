@@ -16,6 +16,10 @@ extern const int8_t zse_nf4_codes[16];
 /* The values of MXFP4 are whole numbers of halves. */
 #define ZSE_MXFP4_STEPS 2.0f
 extern const int8_t zse_mxfp4_codes[16];
+/* The levels of NL4 are whole numbers. */
+extern const int8_t zse_nl4_codes[16];
+/* A float32's exponent where the one of a scale of NL4 is 0. */
+#define ZSE_NL4_EXPONENT (127 - 17)
 
 /* Rows of activations, times a matrix, and what becomes of it. */
 struct zse_product {
@@ -62,7 +66,11 @@ SIMD_INLINE int64_t zse_count_bytes(int scheme, int64_t count) {
 
 /* Bytes of a group's scale in the file. */
 SIMD_INLINE int64_t zse_scale_bytes(int scheme) {
-    return scheme == ZSE_INT4 ? 4 : scheme == ZSE_NF4 ? 2 : scheme == ZSE_MXFP4 ? 1 : 0;
+    if (scheme == ZSE_INT4)
+        return 4;
+    if (scheme == ZSE_NF4 || scheme == ZSE_NL4_PAIRS)
+        return 2;
+    return scheme == ZSE_MXFP4 || scheme == ZSE_NL4;
 }
 
 /* Bytes of the scales of some rows of a matrix. */
@@ -106,7 +114,9 @@ SIMD_INLINE int64_t zse_block_row(const struct zse_matrix *matrix, int64_t first
 }
 
 SIMD_INLINE const int8_t *zse_table_of(int scheme) {
-    return scheme == ZSE_NF4 ? zse_nf4_codes : zse_mxfp4_codes;
+    if (scheme == ZSE_NF4)
+        return zse_nf4_codes;
+    return scheme == ZSE_MXFP4 ? zse_mxfp4_codes : zse_nl4_codes;
 }
 
 SIMD_INLINE struct simd_codes zse_load_codes(const uint8_t *bytes, int scheme, int group) {
@@ -118,8 +128,8 @@ SIMD_INLINE struct simd_codes zse_load_codes(const uint8_t *bytes, int scheme, i
     return simd_look_up(codes, zse_table_of(scheme), group);
 }
 
-/* The scales of eight rows' groups, and what INT4 adds for each column; none of INT8, whose rows
- * have a scale each. */
+/* The scales of eight rows' groups, and what INT4 adds for each column, or NL4_PAIRS' scales of the
+ * last 16; none of INT8, whose rows have a scale each. */
 struct zse_factors {
     simd_floats scales;
     simd_floats zeros;
@@ -136,6 +146,26 @@ SIMD_INLINE simd_floats zse_widen_exponents(const void *exponents) {
     return (simd_floats)(bits | ((bits == 0) & 0x00400000));
 }
 
+/* Eight scales of NL4, in the low bytes: their exponents and mantissas are the low bits of a
+ * float32's exponent and the high ones of its mantissa. */
+SIMD_INLINE simd_floats zse_widen_minifloats(simd_integers bytes) {
+    return (simd_floats)((((bytes & 0x7F) << 20) + (ZSE_NL4_EXPONENT << 23)) | bytes >> 7 << 31);
+}
+
+SIMD_INLINE void zse_load_minifloats(const char *scales, int scheme, struct zse_factors *factors) {
+    if (scheme == ZSE_NL4) {
+        zse_eight_bytes bytes;
+        memcpy(&bytes, scales, sizeof bytes);
+        factors->scales = zse_widen_minifloats(__builtin_convertvector(bytes, simd_integers));
+        return;
+    }
+    simd_halves pairs;
+    memcpy(&pairs, scales, sizeof pairs);
+    simd_integers wide = __builtin_convertvector(pairs, simd_integers);
+    factors->scales = zse_widen_minifloats(wide & 0xFF);
+    factors->zeros = zse_widen_minifloats(wide >> 8);
+}
+
 /* Eight rows' scales of a group, side by side. */
 SIMD_INLINE struct zse_factors zse_load_factors(const char *scales, int scheme) {
     struct zse_factors factors = {simd_all(1.0f), simd_all(0.0f)};
@@ -145,6 +175,8 @@ SIMD_INLINE struct zse_factors zse_load_factors(const char *scales, int scheme) 
         factors.scales = simd_widen_fp16(scales);
     else if (scheme == ZSE_MXFP4)
         factors.scales = zse_widen_exponents(scales);
+    else if (scheme == ZSE_NL4 || scheme == ZSE_NL4_PAIRS)
+        zse_load_minifloats(scales, scheme, &factors);
     return factors;
 }
 
@@ -173,7 +205,8 @@ SIMD_INLINE simd_floats zse_load_some(const float *numbers, int64_t count) {
 
 /* What totals of eight columns are multiplied by in the end. */
 SIMD_INLINE simd_floats zse_column_factors(const struct zse_matrix *matrix, int64_t first) {
-    if (matrix->scheme == ZSE_INT4)
+    if (matrix->scheme == ZSE_INT4 || matrix->scheme == ZSE_NL4 ||
+        matrix->scheme == ZSE_NL4_PAIRS)
         return simd_all(1.0f);
     if (matrix->scheme == ZSE_NF4)
         return simd_all(1.0f / ZSE_NF4_STEPS);

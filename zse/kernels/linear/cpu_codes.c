@@ -12,13 +12,15 @@
 const int8_t zse_nf4_codes[16] = {-112, -78, -59, -44, -32, -21, -10, 0,
                                   9,    18,  28,  38,  49,  63,  81,  112};
 const int8_t zse_mxfp4_codes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const int8_t zse_nl4_codes[16] = {-127, -102, -81, -63, -48, -33, -20, -8,
+                                  0,    12,   24,  38,  53,  70,  90,  125};
 
 /* Eight rows of weights from some group on, and what they are multiplied by. */
 struct block {
     const uint8_t *rows[SIMD_ROWS];
     const uint8_t *next;       /* the eight rows behind, which may lie outside the matrix */
     const char *scales;        /* of eight rows for each group: INT4: pairs of fp16, NF4: fp16,
-                                  MXFP4: exponents; scratch */
+                                  MXFP4: exponents, NL4: bytes, NL4_PAIRS: two; scratch */
     const struct zse_quantized *input;
     int64_t first_input;       /* row of the activations */
     int64_t num_inputs;
@@ -36,14 +38,15 @@ SIMD_INLINE simd_lanes dot_group(struct simd_codes codes, const int8_t *activati
     return simd_dot_signed(codes, activations, group);
 }
 
-/* Add a group's product to the totals of eight columns. */
+/* Add a group's product to the totals of eight columns; that of NL4_PAIRS is scaled already. */
 SIMD_INLINE void add_group(const struct block *block, int64_t index, int64_t input,
                            simd_floats sums, const struct zse_factors *factors, int scheme,
                            simd_floats *total) {
     const struct zse_quantized *quantized = block->input;
     int64_t place = (block->first_input + input) * (quantized->stride / 32) + index;
     simd_floats scale = simd_all(quantized->scales[place]);
-    *total = simd_fused(sums, scheme == ZSE_INT8 ? scale : factors->scales * scale, *total);
+    int is_scaled = scheme == ZSE_INT8 || scheme == ZSE_NL4_PAIRS;
+    *total = simd_fused(sums, is_scaled ? scale : factors->scales * scale, *total);
     if (scheme == ZSE_INT4)
         *total = simd_fused(factors->zeros, simd_all(quantized->sums[place]), *total);
 }
@@ -70,6 +73,33 @@ SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, in
             simd_floats sums = scheme == ZSE_INT4 ? simd_sum_small_rows(lanes[input])
                                                   : simd_sum_rows(lanes[input]);
             add_group(block, index, input, sums, &factors, scheme, &totals[input]);
+        }
+    }
+}
+
+/* The same for NL4_PAIRS, whose columns 16 to 31 have a scale of their own. */
+SIMD_INLINE void add_halves(const struct block *block, int64_t num_inputs, int is_single,
+                            simd_floats *totals) {
+    const int64_t bytes = 32 / 2;
+    const int8_t *inputs = block->input->codes + block->first_input * block->input->stride;
+    for (int64_t i = 0; i < block->num_groups; i++) {
+        int64_t index = block->first_group + i;
+        struct zse_factors factors =
+            zse_load_factors(block->scales + index * 2 * SIMD_ROWS, ZSE_NL4_PAIRS);
+        simd_half_lanes lanes[PASS_ROWS][SIMD_ROWS];
+        for (int row = 0; row < SIMD_ROWS; row++) {
+            zse_prefetch(block->next + (i * SIMD_ROWS + row) * bytes, bytes);
+            struct simd_codes codes =
+                zse_load_codes(block->rows[row] + i * bytes, ZSE_NL4_PAIRS, 32);
+            for (int64_t input = 0; input < num_inputs; input++)
+                lanes[input][row] = simd_dot_halves(
+                    codes, inputs + input * block->input->stride + index * 32, is_single);
+        }
+        for (int64_t input = 0; input < num_inputs; input++) {
+            simd_floats sums[2];
+            simd_sum_halves(lanes[input], sums);
+            sums[0] = simd_fused(sums[1], factors.zeros, sums[0] * factors.scales);
+            add_group(block, index, input, sums[0], &factors, ZSE_NL4_PAIRS, &totals[input]);
         }
     }
 }
@@ -116,6 +146,10 @@ SIMD_INLINE void add_pairs(const struct block *block, int64_t num_inputs, int is
 
 SIMD_INLINE void add_all(const struct block *block, int scheme, int group, int64_t num_inputs,
                          int is_single, simd_floats *totals) {
+    if (scheme == ZSE_NL4_PAIRS) {
+        add_halves(block, num_inputs, is_single, totals);
+        return;
+    }
 #ifdef SIMD_PAIRS
     if (scheme == ZSE_MXFP4) {
         add_pairs(block, num_inputs, is_single, totals);
@@ -155,6 +189,10 @@ static void add_block(const struct block *block, int scheme, int group, simd_flo
         add_scheme(block, ZSE_NF4, group, totals);
     else if (scheme == ZSE_MXFP4)
         add_groups_of(block, ZSE_MXFP4, 32, totals);
+    else if (scheme == ZSE_NL4)
+        add_groups_of(block, ZSE_NL4, 32, totals);
+    else if (scheme == ZSE_NL4_PAIRS)
+        add_groups_of(block, ZSE_NL4_PAIRS, 32, totals);
     else
         add_scheme(block, ZSE_INT8, group, totals);
 }
@@ -219,10 +257,10 @@ static void multiply_block(const struct zse_product *product, int64_t first, cha
         prefetch_ends(product, first);
     if (matrix->scheme == ZSE_INT4)
         gather_scales(matrix, first, zse_scale_bytes(ZSE_INT4), scales);
-    else if (matrix->scheme == ZSE_NF4)
-        gather_scales(matrix, first, zse_scale_bytes(ZSE_NF4), scales);
-    else if (matrix->scheme == ZSE_MXFP4)
-        gather_scales(matrix, first, zse_scale_bytes(ZSE_MXFP4), scales);
+    else if (zse_scale_bytes(matrix->scheme) == 2)
+        gather_scales(matrix, first, 2, scales);
+    else if (zse_scale_bytes(matrix->scheme) == 1)
+        gather_scales(matrix, first, 1, scales);
     simd_floats factors = zse_column_factors(matrix, first);
     for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
         simd_floats totals[PASS_ROWS] = {0};

@@ -89,6 +89,22 @@ static void look_up(const float *values, const uint8_t *packed, float scale, int
     }
 }
 
+static float widen_minifloat(const uint8_t *scale) {
+    simd_integers bytes = {*scale};
+    return zse_widen_minifloats(bytes)[0];
+}
+
+/* The low nibbles of NL4_PAIRS are a group of 16, the high ones the next. */
+static void look_up_levels(const uint8_t *packed, const uint8_t *scales, int scheme,
+                           float *output) {
+    float low = widen_minifloat(scales);
+    float high = scheme == ZSE_NL4 ? low : widen_minifloat(scales + 1);
+    for (int i = 0; i < 16; i++) {
+        output[i] = (float)zse_nl4_codes[packed[i] & 15] * low;
+        output[16 + i] = (float)zse_nl4_codes[packed[i] >> 4] * high;
+    }
+}
+
 static float widen_exponent(const uint8_t *exponent) {
     uint8_t padded[SIMD_ROWS] = {*exponent};
     return zse_widen_exponents(padded)[0];
@@ -112,6 +128,7 @@ void zse_dequantize(const struct zse_matrix *matrix, int64_t row, int64_t first,
         return;
     }
     const uint16_t *scales = matrix->scales;
+    const uint8_t *bytes = matrix->scales;
     for (int64_t i = 0; i < count; i += matrix->group) {
         const uint8_t *packed = (const uint8_t *)data + (place + i) / 2;
         int64_t index = (place + i) / matrix->group;
@@ -119,9 +136,11 @@ void zse_dequantize(const struct zse_matrix *matrix, int64_t row, int64_t first,
             dequantize_int4(packed, scales + 2 * index, matrix->group, output + i);
         else if (matrix->scheme == ZSE_NF4)
             look_up(nf4_values, packed, widen_half(scales + index), matrix->group, output + i);
+        else if (matrix->scheme != ZSE_MXFP4)
+            look_up_levels(packed, bytes + index * zse_scale_bytes(matrix->scheme),
+                           matrix->scheme, output + i);
         else
-            look_up(mxfp4_values, packed,
-                    widen_exponent((const uint8_t *)matrix->scales + index), matrix->group,
+            look_up(mxfp4_values, packed, widen_exponent(bytes + index), matrix->group,
                     output + i);
     }
 }

@@ -14,7 +14,7 @@
 #define MOST_STRIPS (ZSE_TILE_ROWS / ZSE_STRIP_ROWS)
 
 struct tile {
-    _Alignas(64) char weights[CHUNK * ZSE_TILE_ROWS * 2 + MOST_GROUPS * ZSE_TILE_ROWS * 4];
+    _Alignas(64) char weights[CHUNK * ZSE_TILE_ROWS * 2 + 2 * MOST_GROUPS * ZSE_TILE_ROWS * 4];
     _Alignas(64) float scales[MOST_GROUPS][ZSE_TILE_ROWS];
     _Alignas(64) float zeros[MOST_GROUPS][ZSE_TILE_ROWS];
     _Alignas(64) simd_prepared prepared[SIMD_TILE_INPUTS][CHUNK];
@@ -35,7 +35,8 @@ _Static_assert(sizeof(struct tile) <= ZSE_SCRATCH_BYTES, "a tile lies in a worke
 
 SIMD_INLINE char *strip_weights(struct tile *tile, int64_t group_index, int64_t strip, int scheme,
                                 int group) {
-    const int64_t bytes = simd_strip_bytes(scheme == ZSE_INT4, group);
+    const int64_t bytes = scheme == ZSE_NL4_PAIRS ? 2 * simd_strip_bytes(0, 16)
+                                                  : simd_strip_bytes(scheme == ZSE_INT4, group);
     return tile->weights + (group_index * MOST_STRIPS + strip) * bytes;
 }
 
@@ -64,6 +65,8 @@ SIMD_INLINE void pack_weights(struct tile *tile, int scheme, int group) {
                 simd_pack_int4(rows + first, vector, group, strip);
             else if (scheme == ZSE_INT8)
                 simd_pack_int8(rows + first, vector, group, strip);
+            else if (scheme == ZSE_NL4_PAIRS)
+                simd_pack_halves(rows + first, zse_nl4_codes, vector, strip);
             else
                 simd_pack_table(rows + first, zse_table_of(scheme), vector, group, strip);
         }
@@ -107,10 +110,28 @@ SIMD_INLINE struct inputs find_inputs(struct tile *tile, int64_t begin, int sche
         inputs.scales[i] = input->scales + place;
         inputs.sums[i] = input->sums + place;
         inputs.totals[i] = (simd_wide *)tile->totals[own == begin + i ? own : PASS_ROWS];
-        if (scheme != ZSE_INT4)
+        if (scheme == ZSE_NL4_PAIRS)
+            simd_prepare_halves(inputs.codes[i], tile->num_groups * group, tile->prepared[i]);
+        else if (scheme != ZSE_INT4)
             simd_prepare(inputs.codes[i], tile->num_groups * group, tile->prepared[i]);
     }
     return inputs;
+}
+
+/* The sums of 32 columns of NL4_PAIRS, each half times its scales. */
+SIMD_INLINE void add_tile_halves(const char *weights, const simd_prepared *const *prepared,
+                                 const simd_wide *scales, const simd_wide *last_scales,
+                                 simd_wide sums[][SIMD_TILE_VECTORS]) {
+    simd_wide last_sums[SIMD_TILE_INPUTS][SIMD_TILE_VECTORS];
+    const simd_prepared *last[SIMD_TILE_INPUTS];
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        last[i] = prepared[i] + 16;
+    simd_tile_signed(weights, prepared, 16, sums);
+    simd_tile_signed(weights + simd_strip_bytes(0, 16), last, 16, last_sums);
+    for (int i = 0; i < SIMD_TILE_INPUTS; i++)
+        for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++)
+            sums[i][vector] = simd_wide_fused(last_sums[i][vector], last_scales[vector],
+                                              sums[i][vector] * scales[vector]);
 }
 
 /* Multiply a strip's chunk with some inputs and add to their totals. */
@@ -129,6 +150,8 @@ SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64
         }
         if (scheme == ZSE_INT4)
             simd_tile_small(weights, codes, group, sums);
+        else if (scheme == ZSE_NL4_PAIRS)
+            add_tile_halves(weights, prepared, scales, zeros, sums);
         else
             simd_tile_signed(weights, prepared, group, sums);
         for (int i = 0; i < SIMD_TILE_INPUTS; i++) {
@@ -136,7 +159,8 @@ SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64
             simd_wide sum = simd_wide_all(inputs->sums[i][index]);
             for (int vector = 0; vector < SIMD_TILE_VECTORS; vector++) {
                 simd_wide *place = inputs->totals[i] + strip * SIMD_TILE_VECTORS + vector;
-                simd_wide factor = scheme == ZSE_INT8 ? scale : scales[vector] * scale;
+                int is_scaled = scheme == ZSE_INT8 || scheme == ZSE_NL4_PAIRS;
+                simd_wide factor = is_scaled ? scale : scales[vector] * scale;
                 simd_wide total = simd_wide_fused(sums[i][vector], factor, *place);
                 if (scheme == ZSE_INT4)
                     total = simd_wide_fused(zeros[vector], sum, total);
@@ -202,6 +226,10 @@ static void add_any_chunk(struct tile *tile, int group) {
         add_scheme(tile, ZSE_NF4, group);
     else if (tile->matrix->scheme == ZSE_MXFP4)
         add_chunk(tile, ZSE_MXFP4, 32);
+    else if (tile->matrix->scheme == ZSE_NL4)
+        add_chunk(tile, ZSE_NL4, 32);
+    else if (tile->matrix->scheme == ZSE_NL4_PAIRS)
+        add_chunk(tile, ZSE_NL4_PAIRS, 32);
     else
         add_scheme(tile, ZSE_INT8, group);
 }

@@ -57,6 +57,24 @@ GEMV_MXFP4 = _kernel(
     *_RESULT,
     number("blocks"),
 )
+GEMV_NL4 = _kernel(
+    "decode",
+    "gemv_nl4",
+    *_WORDS,
+    pointer("weights", "i32"),
+    pointer("signed_scales", "u8"),
+    *_RESULT,
+    number("blocks"),
+)
+GEMV_NL4_PAIRS = _kernel(
+    "decode",
+    "gemv_nl4_pairs",
+    *_WORDS,
+    pointer("weights", "i32"),
+    pointer("scale_pairs", "u16"),
+    *_RESULT,
+    number("blocks"),
+)
 GEMV_INT8 = _kernel(
     "decode",
     "gemv_int8",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from zse.format.mxfp4 import EXPONENT_BIAS, MXFP4_CODES, MXFP4_GROUP
+from zse.format.nl4 import NL4_CODES, SCALE_BIAS
+from zse.format.schemes import PACKED_COLUMNS
 
 TOLERANCE = 1e-2
 """Largest error over largest value of a kernel that computes in 16 bits."""
@@ -44,6 +46,16 @@ def dequantize_mxfp4(qweight: torch.Tensor, exponent: torch.Tensor) -> torch.Ten
     table = torch.tensor(MXFP4_CODES, dtype=torch.float64, device=codes.device)
     scale = torch.exp2(exponent.double() - EXPONENT_BIAS)
     return table[codes] * scale.repeat_interleave(MXFP4_GROUP, -1)
+
+
+def dequantize_nl4(qweight: torch.Tensor, signed_scale: torch.Tensor) -> torch.Tensor:
+    """Return float64 [N, K] of uint8 [N, K / 2] and uint8 [N, K / 32] or [N, K / 16]."""
+    codes = unpack_nibbles(qweight, PACKED_COLUMNS).long()
+    table = torch.tensor(NL4_CODES, dtype=torch.float64, device=codes.device)
+    stored = signed_scale.long()
+    magnitude = (1 + (stored & 7) / 8) * torch.exp2(((stored >> 3) & 15).double() - SCALE_BIAS)
+    scale = torch.where(stored > 127, -magnitude, magnitude)
+    return table[codes] * scale.repeat_interleave(codes.shape[1] // scale.shape[1], -1)
 
 
 def dequantize_int8(qweight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

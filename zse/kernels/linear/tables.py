@@ -1,4 +1,4 @@
-"""NF4 and MXFP4 in the matrix kernels: their values in eight bits, and PTX that looks codes up.
+"""NF4, NL4 and MXFP4 in the matrix kernels: values in eight bits, and PTX that looks codes up.
 
 A byte permute reads four codes at once, but three bits of a code choose in a table of eight bytes.
 So two permutes look in the two halves of a table of sixteen, and a third chooses between what they
@@ -61,21 +61,21 @@ def _look_up(found: str, table: Sequence[int]) -> str:
     )
 
 
-def _scaled_pairs(values: Sequence[float], low: str, high: str, scale: str) -> str:
-    """Return PTX that puts bfloat16 values times ``scale`` of four codes into two registers.
+def _scaled_pairs(values: Sequence[float], low: tuple[str, str], high: tuple[str, str]) -> str:
+    """Return PTX that puts scaled bfloat16 values of four codes into two registers.
 
     Args:
         values: What the sixteen codes stand for.
-        low: The register for the low codes of two bytes.
-        high: The register for the high codes.
-        scale: A register of two bfloat16, one for each byte.
+        low: The register for the low codes of two bytes, and that of their scales: two bfloat16,
+            one for each byte.
+        high: The same for the high codes.
     """
     bits = [_bfloat16_bits(value) for value in values]
     return (
         _look_up("l", [value & 0xFF for value in bits])
         + _look_up("h", [value >> 8 for value in bits])
-        + f"prmt.b32 a, l, h, 0x6240; fma.rn.bf16x2 {low}, a, {scale}, none; "
-        + f"prmt.b32 a, l, h, 0x7351; fma.rn.bf16x2 {high}, a, {scale}, none; "
+        + f"prmt.b32 a, l, h, 0x6240; fma.rn.bf16x2 {low[0]}, a, {low[1]}, none; "
+        + f"prmt.b32 a, l, h, 0x7351; fma.rn.bf16x2 {high[0]}, a, {high[1]}, none; "
     )
 
 
@@ -103,17 +103,19 @@ def int8_of_bytes(table: Sequence[int]) -> str:
     )
 
 
-def bfloat16_of_bytes(values: Sequence[float]) -> str:
+def bfloat16_of_bytes(values: Sequence[float], *, in_pairs: bool = False) -> str:
     """Return PTX that multiplies values by scales, in bfloat16.
 
     $0 and $1 become values of the low codes of the four bytes in $4, times the scales in $5 and $6;
-    $2 and $3 those of the high codes.
+    $2 and $3 those of the high codes, times the same, or those in $7 and $8 where low and high
+    codes are of two groups ``in_pairs``.
     """
+    high = ("$7", "$8") if in_pairs else ("$5", "$6")
     return (
         "{ .reg .b32 s, m, a, b, l, h, none; mov.b32 none, 0x80008000; "
         + _first_codes("$4")
-        + _scaled_pairs(values, "$0", "$2", "$5")
+        + _scaled_pairs(values, ("$0", "$5"), ("$2", high[0]))
         + _NEXT_CODES
-        + _scaled_pairs(values, "$1", "$3", "$6")
+        + _scaled_pairs(values, ("$1", "$6"), ("$3", high[1]))
         + "}"
     )

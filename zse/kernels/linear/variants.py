@@ -12,6 +12,8 @@ from zse.kernels.linear.definitions import (
     GEMV_INT8,
     GEMV_MXFP4,
     GEMV_NF4,
+    GEMV_NL4,
+    GEMV_NL4_PAIRS,
     IMMA_FOUR_BIT,
     IMMA_INT8,
     MATMUL,
@@ -23,14 +25,31 @@ from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 from zse.kernels.variant import Constant, Kernel, Variant, variant
 
 ELEMENT = {"int8": "*i8", "bf16": "*bf16", "fp16": "*fp16"}
-SCALE = {"int4": "*i32", "nf4": "*fp16", "mxfp4": "*u8"}
+SCALE = {"int4": "*i32", "nf4": "*fp16", "nl4": "*u8", "nl4_pairs": "*u16", "mxfp4": "*u8"}
 DECODE_ROWS = 4
 """Most tokens of a program that works without tensor cores."""
-COMMON_FORMATS = (("int4", 128), ("int4", 64), ("nf4", 64), ("mxfp4", 32), ("int8", 0), ("bf16", 0))
+COMMON_FORMATS = (
+    ("int4", 128),
+    ("int4", 64),
+    ("nf4", 64),
+    ("nl4_pairs", 32),
+    ("nl4", 32),
+    ("mxfp4", 32),
+    ("int8", 0),
+    ("bf16", 0),
+)
 """Schemes and group sizes that get a form for every batch size."""
 OTHER_FORMATS = (("int4", 32), ("nf4", 128), ("nf4", 32), ("fp16", 0))
 STEP_COLUMNS = 64
 """Columns of a step of a kernel over whole rows; rows are multiples of it."""
+_GEMVS = {
+    "int4": GEMV_INT4,
+    "nf4": GEMV_NF4,
+    "nl4": GEMV_NL4,
+    "nl4_pairs": GEMV_NL4_PAIRS,
+    "mxfp4": GEMV_MXFP4,
+    "int8": GEMV_INT8,
+}
 Constants: TypeAlias = tuple[tuple[str, Constant], ...]
 
 
@@ -45,8 +64,7 @@ def gemv(scheme: str, group: int, rows: int, *, r: int, t: int, c: int) -> Varia
         t: Threads along the rows; a program has r * t of them.
         c: Threads along the columns; t * c is a multiple of 32.
     """
-    kernels = {"int4": GEMV_INT4, "nf4": GEMV_NF4, "mxfp4": GEMV_MXFP4, "int8": GEMV_INT8}
-    kernel = kernels.get(scheme, GEMV_16)
+    kernel = _GEMVS.get(scheme, GEMV_16)
     return Variant(
         kernel=kernel,
         constants=(*_scheme(scheme, group)[1:], ("ROWS", rows), ("R", r), ("T", t), ("C", c)),
@@ -164,7 +182,7 @@ def decode_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
             shapes += [(4, 4, 32), (4, 4, 16), (8, 1, 32)]
     elif (scheme, group) in COMMON_FORMATS and width == 1:
         shapes.append((4, 2, 32))
-        if scheme in {"nf4", "mxfp4", "int8"}:
+        if scheme != "int4" and scheme in _GEMVS:
             shapes.append((4, 1, 32))
     return tuple(gemv(scheme, group, width, r=r, t=t, c=c) for r, t, c in shapes)
 

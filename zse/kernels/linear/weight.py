@@ -5,7 +5,7 @@ from __future__ import annotations
 from zse.kernels.layout import ACTIVATION_GROUP
 from zse.records import record
 
-SCALE_BYTES = {"int4": 4, "nf4": 2, "mxfp4": 1}
+SCALE_BYTES = {"int4": 4, "nf4": 2, "nl4": 1, "nl4_pairs": 2, "mxfp4": 1}
 """Bytes that a group of a four-bit scheme has beside its codes."""
 GROUPED_SCHEMES = tuple(SCALE_BYTES)
 PLAIN_SCHEMES = ("bf16", "fp16")
@@ -18,16 +18,18 @@ class LinearWeight:
     """A matrix [rows, columns] in device memory, in the layout of the file."""
 
     scheme: str
-    """``int4``, ``nf4``, ``mxfp4``, ``int8``, ``bf16`` or ``fp16``."""
+    """``int4``, ``nf4``, ``nl4``, ``nl4_pairs``, ``mxfp4``, ``int8``, ``bf16`` or ``fp16``."""
     rows: int
     columns: int
     weights: int
     """Address of the codes or values."""
     group_size: int = 0
-    """Columns that share a scale in four-bit schemes: 128, 64 or 32; 32 in ``mxfp4``."""
+    """Columns that share a scale in four-bit schemes: 128, 64 or 32; 32 in ``nl4`` and ``mxfp4``,
+    and in ``nl4_pairs``, where two scales side by side are taken as one."""
     scales: int = 0
     """Address: scale_zero int32 [rows, columns / group_size] of int4, absmax float16 of the same
-    shape of nf4, exponent uint8 of mxfp4, scale float32 [rows] of int8; 0 for plain schemes."""
+    shape of nf4, scale uint8 of nl4, exponent uint8 of mxfp4, scale
+    float32 [rows] of int8; 0 for plain schemes."""
 
     @property
     def form(self) -> tuple[str, int, int, int]:

@@ -74,6 +74,13 @@ SIMD_INLINE simd_lanes simd_dot_signed(struct simd_codes codes, const int8_t *ac
     return sums;
 }
 
+/* Of 32 codes -127 to 127, whose last 16 have a sum of their own. */
+SIMD_INLINE simd_half_lanes simd_dot_halves(struct simd_codes codes, const int8_t *activations,
+                                            int is_single) {
+    return is_single ? simd_dot_even(codes, activations, 32)
+                     : simd_dot_signed(codes, activations, 32);
+}
+
 /* Tiles: weights of 32 rows turned so that a vector has the same columns of eight rows, which are
  * multiplied with the columns of two rows of activations at a time: their sums fill eight registers
  * of sixteen. */
@@ -114,6 +121,16 @@ SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared 
     }
 }
 
+/* The same where 16 columns have sums of their own. */
+SIMD_INLINE void simd_prepare_halves(const int8_t *codes, int64_t count, simd_prepared *output) {
+    for (int64_t i = 0; i < count; i += 16) {
+        __m128i bytes = _mm_load_si128((const __m128i *)(codes + i));
+        __m128i even = _mm_srai_epi16(_mm_slli_epi16(bytes, 8), 8);
+        _mm_store_si128((__m128i *)(output + i), even);
+        _mm_store_si128((__m128i *)(output + i) + 1, _mm_srai_epi16(bytes, 8));
+    }
+}
+
 /* Put a group of eight rows, where they lie, into a tile as its vector number `vector`. */
 SIMD_INLINE void simd_pack_int4(const uint8_t *const *rows, int vector, int group, void *tile) {
     __m256i *output = (__m256i *)tile + vector;
@@ -128,10 +145,14 @@ SIMD_INLINE void simd_pack_int4(const uint8_t *const *rows, int vector, int grou
     }
 }
 
-/* Put four columns of signed codes into a tile as two vectors of 16 bits, eight words apart. */
-SIMD_INLINE void simd_put_signed(__m256i codes, __m256i *output) {
+/* Put four columns of signed codes into a tile as two vectors of 16 bits, some words apart. */
+SIMD_INLINE void simd_put_apart(__m256i codes, int words, __m256i *output) {
     output[0] = simd_even_bytes(codes);
-    output[8 * SIMD_TILE_VECTORS] = simd_odd_bytes(codes);
+    output[words * SIMD_TILE_VECTORS] = simd_odd_bytes(codes);
+}
+
+SIMD_INLINE void simd_put_signed(__m256i codes, __m256i *output) {
+    simd_put_apart(codes, 8, output);
 }
 
 /* Where word `word` of a group, four columns, lies in a tile of signed codes. */
@@ -153,6 +174,22 @@ SIMD_INLINE void simd_pack_table(const uint8_t *const *rows, const int8_t *table
             simd_put_signed(low, simd_signed_place(tile, vector, word + i));
             simd_put_signed(high, simd_signed_place(tile, vector, group / 8 + word + i));
         }
+    }
+}
+
+/* The same for 32 columns as two tiles of 16: of the low nibbles, then of the high ones. */
+SIMD_INLINE void simd_pack_halves(const uint8_t *const *rows, const int8_t *table, int vector,
+                                  void *tile) {
+    __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    __m256i *low = (__m256i *)tile + vector;
+    __m256i *high = (__m256i *)((char *)tile + simd_strip_bytes(0, 16)) + vector;
+    __m256i words[4];
+    simd_turn_rows(rows, 0, words);
+    for (int i = 0; i < 4; i++) {
+        simd_put_apart(_mm256_shuffle_epi8(values, simd_low_nibbles(words[i])), 4,
+                       low + i * SIMD_TILE_VECTORS);
+        simd_put_apart(_mm256_shuffle_epi8(values, simd_high_nibbles(words[i])), 4,
+                       high + i * SIMD_TILE_VECTORS);
     }
 }
 

@@ -36,6 +36,13 @@ SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *acti
     return sums;
 }
 
+/* Of 32 codes -127 to 127, whose last 16 have a sum of their own. */
+SIMD_INLINE simd_half_lanes simd_dot_halves(struct simd_codes codes, const int8_t *activations,
+                                            int is_single) {
+    return is_single ? simd_dot_even(codes, activations, 32)
+                     : simd_dot_signed(codes, activations, 32);
+}
+
 SIMD_INLINE simd_lanes simd_dot_pair(struct simd_pair codes, struct simd_pair columns) {
     __m256i sums = _mm256_setzero_si256();
     for (int i = 0; i < 2; i++) {
@@ -46,12 +53,7 @@ SIMD_INLINE simd_lanes simd_dot_pair(struct simd_pair codes, struct simd_pair co
 }
 
 SIMD_INLINE void simd_sum_pairs(const simd_lanes *rows, simd_floats *sums) {
-    __m256i pairs[4];
-    for (int i = 0; i < 4; i++)
-        pairs[i] = _mm256_add_epi32(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
-                                    _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
-    simd_part_halves(simd_join_pairs(pairs[0], pairs[1]), simd_join_pairs(pairs[2], pairs[3]),
-                     sums);
+    simd_sum_halves(rows, sums);
 }
 
 SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
@@ -88,6 +90,10 @@ SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared 
         _mm256_store_si256((__m256i *)(output + i),
                            _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)));
     }
+}
+
+SIMD_INLINE void simd_prepare_halves(const int8_t *codes, int64_t count, simd_prepared *output) {
+    simd_prepare(codes, count, output);
 }
 
 /* Where four columns of the first eight of sixteen rows lie in a tile; the others follow. */
@@ -133,6 +139,25 @@ SIMD_INLINE void simd_pack_table(const uint8_t *const *rows, const int8_t *table
         codes[1] = _mm256_shuffle_epi8(values, codes[1]);
     }
     simd_put_excess(tile, vector, group);
+}
+
+/* The same for 32 columns as two tiles of 16: of the low nibbles, then of the high ones. */
+SIMD_INLINE void simd_pack_halves(const uint8_t *const *rows, const int8_t *table, int vector,
+                                  void *tile) {
+    __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    void *last = (char *)tile + simd_strip_bytes(0, 16);
+    for (int half = 0; half < 2; half++) {
+        __m256i words[4];
+        simd_turn_rows(rows + 8 * half, 0, words);
+        for (int i = 0; i < 4; i++) {
+            simd_place(tile, vector, i)[half] =
+                _mm256_shuffle_epi8(values, simd_low_nibbles(words[i]));
+            simd_place(last, vector, i)[half] =
+                _mm256_shuffle_epi8(values, simd_high_nibbles(words[i]));
+        }
+    }
+    simd_put_excess(tile, vector, 16);
+    simd_put_excess(last, vector, 16);
 }
 
 SIMD_INLINE void simd_pack_int8(const uint8_t *const *rows, int vector, int group, void *tile) {

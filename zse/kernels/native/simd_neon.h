@@ -100,6 +100,28 @@ SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *acti
     return simd_dot_signed(codes, activations, group);
 }
 
+/* Products of 32 columns: those of the first 16, then those of the last. */
+typedef int32x4_t simd_half_lanes;
+
+/* Of 32 codes, whose last 16 have a sum of their own. */
+SIMD_INLINE simd_half_lanes simd_dot_halves(struct simd_codes codes, const int8_t *activations,
+                                            int is_single) {
+    struct simd_codes last = {{codes.part[1]}};
+    (void)is_single;
+    return vpaddq_s32(simd_dot_signed(codes, activations, 16),
+                      simd_dot_signed(last, activations + 16, 16));
+}
+
+SIMD_INLINE void simd_sum_halves(const simd_half_lanes *rows, simd_floats *sums) {
+    int32x4_t pairs[4];
+    for (int i = 0; i < 4; i++)
+        pairs[i] = vpaddq_s32(rows[2 * i], rows[2 * i + 1]);
+    sums[0] = simd_join(vcvtq_f32_s32(vuzp1q_s32(pairs[0], pairs[1])),
+                        vcvtq_f32_s32(vuzp1q_s32(pairs[2], pairs[3])));
+    sums[1] = simd_join(vcvtq_f32_s32(vuzp2q_s32(pairs[0], pairs[1])),
+                        vcvtq_f32_s32(vuzp2q_s32(pairs[2], pairs[3])));
+}
+
 SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
     return simd_sum_rows(rows);
 }
@@ -145,6 +167,10 @@ SIMD_INLINE simd_wide simd_wide_fused(simd_wide left, simd_wide right, simd_wide
 
 SIMD_INLINE void simd_prepare(const int8_t *codes, int64_t count, simd_prepared *output) {
     memcpy(output, codes, (size_t)count);
+}
+
+SIMD_INLINE void simd_prepare_halves(const int8_t *codes, int64_t count, simd_prepared *output) {
+    simd_prepare(codes, count, output);
 }
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
@@ -257,6 +283,19 @@ SIMD_INLINE void simd_pack_table(const uint8_t *const *rows, const int8_t *table
     for (int row = 0; row < SIMD_TILE_WIDTH; row++)
         codes[row] = simd_look_up(simd_unpack_int4(rows[row], group), table, group);
     simd_pack(codes, group, tile);
+}
+
+/* The same for 32 columns as two tiles of 16: of the low nibbles, then of the high ones. */
+SIMD_INLINE void simd_pack_halves(const uint8_t *const *rows, const int8_t *table, int vector,
+                                  void *tile) {
+    struct simd_codes low[SIMD_TILE_WIDTH], high[SIMD_TILE_WIDTH];
+    (void)vector;
+    for (int row = 0; row < SIMD_TILE_WIDTH; row++) {
+        low[row] = simd_look_up(simd_unpack_int4(rows[row], 32), table, 32);
+        high[row] = (struct simd_codes){{low[row].part[1]}};
+    }
+    simd_pack(low, 16, tile);
+    simd_pack(high, 16, (int8_t *)tile + simd_strip_bytes(0, 16));
 }
 
 SIMD_INLINE void simd_pack_int8(const uint8_t *const *rows, int vector, int group, void *tile) {

@@ -86,6 +86,28 @@ SIMD_INLINE simd_lanes simd_dot_even(struct simd_codes codes, const int8_t *acti
     return simd_dot_signed(codes, activations, group);
 }
 
+/* Products of 32 columns: of the first 16 and of the last. */
+typedef struct {
+    int32_t sum[2];
+} simd_half_lanes;
+
+/* Of 32 codes, whose last 16 have a sum of their own. */
+SIMD_INLINE simd_half_lanes simd_dot_halves(struct simd_codes codes, const int8_t *activations,
+                                            int is_single) {
+    simd_half_lanes lanes = {{0}};
+    (void)is_single;
+    for (int i = 0; i < 32; i++)
+        lanes.sum[i / 16] += (int16_t)codes.code[i] * (int16_t)activations[i];
+    return lanes;
+}
+
+SIMD_INLINE void simd_sum_halves(const simd_half_lanes *rows, simd_floats *sums) {
+    for (int i = 0; i < SIMD_ROWS; i++) {
+        sums[0][i] = (float)rows[i].sum[0];
+        sums[1][i] = (float)rows[i].sum[1];
+    }
+}
+
 SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
     return simd_sum_rows(rows);
 }

@@ -79,6 +79,24 @@ SIMD_INLINE simd_floats simd_sum_rows(const simd_lanes *rows) {
                             simd_join_pairs(pairs[2], pairs[3]));
 }
 
+/* Eight rows' sums of two parts, from those of four rows with a part in each half. */
+SIMD_INLINE void simd_part_halves(__m256i first, __m256i last, simd_floats *sums) {
+    sums[0] = (simd_floats)_mm256_cvtepi32_ps(_mm256_permute2x128_si256(first, last, 0x20));
+    sums[1] = (simd_floats)_mm256_cvtepi32_ps(_mm256_permute2x128_si256(first, last, 0x31));
+}
+
+/* Products of 32 columns: those of the first 16 lie in one half. */
+typedef __m256i simd_half_lanes;
+
+SIMD_INLINE void simd_sum_halves(const simd_half_lanes *rows, simd_floats *sums) {
+    __m256i pairs[4];
+    for (int i = 0; i < 4; i++)
+        pairs[i] = _mm256_add_epi32(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
+                                    _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
+    simd_part_halves(simd_join_pairs(pairs[0], pairs[1]), simd_join_pairs(pairs[2], pairs[3]),
+                     sums);
+}
+
 /* Two groups of 32 columns at once, a half of a vector each: half of the work of unpacking them one
  * by one, and of summing their lanes. */
 #define SIMD_PAIRS
@@ -100,12 +118,6 @@ SIMD_INLINE struct simd_pair simd_load_pair(const int8_t *activations) {
     __m256i first = _mm256_load_si256(columns), second = _mm256_load_si256(columns + 1);
     return (struct simd_pair){{_mm256_permute2x128_si256(first, second, 0x20),
                                _mm256_permute2x128_si256(first, second, 0x31)}};
-}
-
-/* Eight rows' sums of both groups, from those of four rows with a group in each half. */
-SIMD_INLINE void simd_part_halves(__m256i first, __m256i last, simd_floats *sums) {
-    sums[0] = (simd_floats)_mm256_cvtepi32_ps(_mm256_permute2x128_si256(first, last, 0x20));
-    sums[1] = (simd_floats)_mm256_cvtepi32_ps(_mm256_permute2x128_si256(first, last, 0x31));
 }
 
 /* The sum of each row's lanes. */

@@ -32,6 +32,9 @@ class Scheme(IntEnum):
     INT4 = 4
     NF4 = 5
     MXFP4 = 6
+    NL4 = 7
+    NL4_PAIRS = 8
+    """Groups of 16: two scales for 32 columns."""
 
 
 class CacheDtype(IntEnum):

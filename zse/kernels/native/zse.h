@@ -29,7 +29,18 @@
 /* Adjusted tokens of a row of logits whose own logits are kept; of more, they are computed back. */
 #define ZSE_KEPT_ENTRIES (1 << 16)
 
-enum zse_scheme { ZSE_FP32, ZSE_FP16, ZSE_BF16, ZSE_INT8, ZSE_INT4, ZSE_NF4, ZSE_MXFP4 };
+/* ZSE_NL4_PAIRS has groups of 16, which kernels take by twos: two scales for 32 columns. */
+enum zse_scheme {
+    ZSE_FP32,
+    ZSE_FP16,
+    ZSE_BF16,
+    ZSE_INT8,
+    ZSE_INT4,
+    ZSE_NF4,
+    ZSE_MXFP4,
+    ZSE_NL4,
+    ZSE_NL4_PAIRS,
+};
 enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
 /* ZSE_SWIGLU_OAI is a gate and what it multiplies at once: both are bounded first. */
 enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2, ZSE_SWIGLU_OAI, ZSE_TANH };
@@ -45,8 +56,8 @@ enum zse_row_set { ZSE_STEP_ROWS, ZSE_WANTED_ROWS, ZSE_CHOSEN_ROWS };
 struct zse_matrix {
     const void *data;      /* plain numbers, int8, or two 4-bit codes a byte */
     const void *scales;    /* INT8: float32 [rows]; INT4: {fp16 scale, fp16 -zero*scale}, NF4: fp16
-                              absmax, MXFP4: uint8 exponent, all [rows, columns / group]; NULL for
-                              plain numbers */
+                              absmax, MXFP4: uint8 exponent, NL4: uint8 scale, NL4_PAIRS: two of
+                              them, all [rows, columns / group]; NULL for plain numbers */
     const float *bias;     /* [rows], or NULL */
     int64_t rows;
     int64_t columns;

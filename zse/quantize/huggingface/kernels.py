@@ -11,6 +11,7 @@ import torch
 from zse.backends.gpu.launcher import PackLauncher
 from zse.device.open import open_gpu
 from zse.errors import DeviceError, UnsupportedModelError
+from zse.format.schemes import kernel_format
 from zse.kernels.errors import KernelPackNotFound
 from zse.kernels.find import find_pack
 from zse.kernels.layout import Plain
@@ -123,11 +124,12 @@ def open_kernels(
 def _described(weight: StoredMatrix) -> LinearWeight:
     rows, columns = weight.entry.shape
     first, *scales = (weight.parts[part.role].data_ptr() for part in weight.entry.parts)
+    scheme, group_size = kernel_format(weight.entry.scheme, weight.entry.group_size)
     return LinearWeight(
-        scheme=str(weight.entry.scheme),
+        scheme=scheme,
         rows=rows,
         columns=columns,
-        group_size=weight.entry.group_size,
+        group_size=group_size,
         weights=first,
         scales=scales[0] if scales else 0,
     )

@@ -222,8 +222,8 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
     Operands:
         values: bfloat16 [rows, K].
         weights: uint8 [N, K / 2].
-        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16, mxfp4: uint8 exponents of the same
-            shape.
+        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16, nl4: uint8, nl4_pairs: uint16,
+            mxfp4: uint8 exponents of the same shape.
         outputs: float32 [splits, rows, N].
         rows: Tokens.
         N: Rows of the matrix.

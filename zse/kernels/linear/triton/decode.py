@@ -25,7 +25,14 @@ from zse.kernels.linear.triton.parts import (
     tile_tokens,
     zero_totals,
 )
-from zse.kernels.linear.triton.unpack import MXFP4_STEP, NF4_STEP, table_bytes, table_scale
+from zse.kernels.linear.triton.unpack import (
+    MXFP4_STEP,
+    NF4_STEP,
+    pair_bytes,
+    pair_of_scales,
+    table_bytes,
+    table_scale,
+)
 from zse.kernels.triton.parts import high_half, low_half
 
 
@@ -92,11 +99,27 @@ def table_token(total, weights, weight_scale, inputs, m, blocks, piece, inside,
     front, back = weights
     x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, GROUP, T)
     x_front, x_back = interleave(x_low, x_high, PLAIN)
-    step: tl.constexpr = MXFP4_STEP if SCHEME == "mxfp4" else NF4_STEP
+    step: tl.constexpr = MXFP4_STEP if SCHEME == "mxfp4" else (1.0 if SCHEME == "nl4" else NF4_STEP)
     scale = number_of_piece(scales, m * blocks + piece // 4, inside, T) * step
     products = dot4(front, like(x_front, front), tl.zeros_like(front), True, PLAIN)
     products = dot4(back, like(x_back, front), products, True, PLAIN)
     return total + tl.sum(products, 3).to(tl.float32) * (table_scale(weight_scale, SCHEME) * scale)
+
+
+@triton.jit
+def pairs_token(total, weights, pair, inputs, m, blocks, piece, inside,
+                T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """Return ``total`` [R, T, C] plus the products of one step with token m."""
+    codes, scales = inputs
+    low, high = weights
+    x_low, x_high = four_bit_inputs(codes, m, blocks, piece, inside, 32, T)
+    scale = number_of_piece(scales, m * blocks + piece // 4, inside, T)
+    low_scale, high_scale = pair_of_scales(pair)
+    products = dot4(low, like(x_low, low), tl.zeros_like(low), True, PLAIN)
+    product = tl.sum(products, 3).to(tl.float32) * low_scale
+    products = dot4(high, like(x_high, high), tl.zeros_like(high), True, PLAIN)
+    product += tl.sum(products, 3).to(tl.float32) * high_scale
+    return total + product * scale
 
 
 @triton.jit
@@ -130,6 +153,8 @@ def operands(loaded, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
         made = loaded
     elif SCHEME == "16-bit":
         made = loaded.to(tl.float32)
+    elif SCHEME == "nl4_pairs":
+        made = pair_bytes(loaded, PLAIN)
     else:
         made = table_bytes(loaded, SCHEME, PLAIN)
     return made
@@ -145,6 +170,8 @@ def add_token(total, weights, scale, inputs, m, units, piece, inside, SCHEME: tl
         total = int8_token(total, weights, inputs, m, units, piece, inside, T, PLAIN)
     elif SCHEME == "16-bit":
         total = plain_token(total, weights, inputs, m, units, piece, inside, T)
+    elif SCHEME == "nl4_pairs":
+        total = pairs_token(total, weights, scale, inputs, m, units, piece, inside, T, PLAIN)
     else:
         total = table_token(total, weights, scale, inputs, m, units, piece, inside, SCHEME, GROUP,
                             T, PLAIN)  # fmt: skip
@@ -227,7 +254,7 @@ def gemv(inputs, weights, weight_scales, outputs, rows, N, units, SCHEME: tl.con
         rows: Tokens.
         N: Rows of the matrix.
         units: Units of a row of the matrix: blocks of 128 columns, or eighths of 16-bit numbers.
-        SCHEME: int4, nf4, mxfp4, int8 or 16 bits.
+        SCHEME: int4, nf4, nl4, nl4_pairs, mxfp4, int8 or 16 bits.
         GROUP: Columns that share a scale; 0 for none.
         PIECES: Pieces of a unit.
         ROWS: Tokens of a program.
@@ -278,6 +305,27 @@ def gemv_nf4(codes, scales, weights, absmaxes, outputs, rows, N, blocks,
     """
     gemv((codes, scales), weights, absmaxes, outputs, rows, N, blocks,
          "nf4", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def gemv_nl4(codes, scales, weights, signed_scales, outputs, rows, N, blocks,
+             GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+             C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for nl4 weights in groups of 32, whose values int8 holds exactly.
+
+    ``signed_scales`` are uint8 [N, K / 32]; GROUP is 32.
+    """
+    gemv((codes, scales), weights, signed_scales, outputs, rows, N, blocks,
+         "nl4", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def gemv_nl4_pairs(codes, scales, weights, scale_pairs, outputs, rows, N, blocks,
+                   GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+                   C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``gemv_nl4`` for groups of 16; ``scale_pairs`` are uint16 [N, K / 32], two scales each."""
+    gemv((codes, scales), weights, scale_pairs, outputs, rows, N, blocks,
+         "nl4_pairs", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
 
 
 @triton.jit

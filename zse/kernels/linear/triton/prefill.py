@@ -21,8 +21,8 @@ def widen_four_bit(weights, scales, outputs, rows, groups, SCHEME: tl.constexpr,
 
     Operands:
         weights: uint8 [rows, K / 2].
-        scales: int4: int32 pairs [rows, K / GROUP]; nf4: float16, mxfp4: uint8 exponents of the
-            same shape.
+        scales: int4: int32 pairs [rows, K / GROUP]; nf4: float16, nl4: uint8, nl4_pairs: uint16,
+            mxfp4: uint8 exponents of the same shape.
         outputs: bfloat16 [rows, K].
         rows: Rows to widen.
         groups: K / GROUP.

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
+from zse.format.nl4 import NL4_CODES, SCALE_BIAS
 from zse.kernels.linear import tables
 from zse.kernels.triton.parts import NF4_VALUES, high_half, look_up, low_half
 
@@ -21,6 +22,8 @@ NF4_STEP = tl.constexpr(1 / tables.NF4_INT8_SCALE)
 MXFP4_INT8 = tl.constexpr(tables.MXFP4_INT8)
 MXFP4_STEP = tl.constexpr(1 / tables.MXFP4_INT8_SCALE)
 """What one step of the int8 values of MXFP4 codes stands for."""
+NL4_LEVELS = tl.constexpr(NL4_CODES)
+NL4_EXPONENT = tl.constexpr((127 - SCALE_BIAS) << 23)
 NIBBLES = tl.constexpr(
     "{ and.b32 $0, $2, 0x0F0F0F0F; shr.u32 $1, $2, 4; and.b32 $1, $1, 0x0F0F0F0F; }"
 )
@@ -30,15 +33,35 @@ NF4_BFLOAT16 = tl.constexpr(tables.bfloat16_of_bytes(NF4_CODES))
 MXFP4_WORDS = tl.constexpr(tables.int8_of_words(tables.MXFP4_INT8))
 MXFP4_BYTES = tl.constexpr(tables.int8_of_bytes(tables.MXFP4_INT8))
 MXFP4_BFLOAT16 = tl.constexpr(tables.bfloat16_of_bytes(MXFP4_CODES))
+NL4_WORDS = tl.constexpr(tables.int8_of_words(NL4_CODES))
+NL4_BYTES = tl.constexpr(tables.int8_of_bytes(NL4_CODES))
+NL4_BFLOAT16 = tl.constexpr(tables.bfloat16_of_bytes(NL4_CODES))
+NL4_PAIRS_BFLOAT16 = tl.constexpr(tables.bfloat16_of_bytes(NL4_CODES, in_pairs=True))
 
 
 @triton.jit
 def table_scale(scale, SCHEME: tl.constexpr):
-    """Return the scales of nf4 and mxfp4 groups as float32, from what the file stores."""
+    """Return the scales of nf4, nl4 and mxfp4 groups as float32, from what the file stores."""
+    if SCHEME == "nl4":
+        return minifloat(scale.to(tl.int32))
     if SCHEME == "mxfp4":  # bits 23 to 30 of a float32, but for the least: 2 ** -127 is not normal
         bits = tl.maximum(scale.to(tl.int32) << 23, 0x00400000)
         return bits.to(tl.float32, bitcast=True)
     return scale.to(tl.float32)
+
+
+@triton.jit
+def minifloat(byte):
+    """Return a scale of nl4 as float32: a sign, four bits of exponent and three of mantissa."""
+    bits = (((byte & 127) << 20) + NL4_EXPONENT) | ((byte >> 7) << 31)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def pair_of_scales(pair):
+    """Return the scales of both groups of nl4_pairs as float32: of the low codes, of the high."""
+    bytes_of_pair = pair.to(tl.int32)
+    return minifloat(bytes_of_pair & 255), minifloat(bytes_of_pair >> 8)
 
 
 @triton.jit
@@ -89,18 +112,40 @@ def unpack_int4(packed, scale, minus_zero, PLAIN: tl.constexpr):
 
 @triton.jit
 def unpack_table(packed, scale, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
-    """Return the two bfloat16 tiles of nf4 or mxfp4 bytes; ``scale`` is float32 [BN]."""
+    """Return the two bfloat16 tiles of nf4, nl4 or mxfp4 bytes; ``scale`` is float32 [BN]."""
     if PLAIN:
-        table: tl.constexpr = MXFP4_VALUES if SCHEME == "mxfp4" else NF4_VALUES
+        other: tl.constexpr = MXFP4_VALUES if SCHEME == "mxfp4" else NF4_VALUES
+        table: tl.constexpr = NL4_LEVELS if SCHEME == "nl4" else other
         low = look_up(packed & 15, table).to(tl.bfloat16).to(tl.float32)
         high = look_up(packed >> 4, table).to(tl.bfloat16).to(tl.float32)
         s = scale.to(tl.bfloat16).to(tl.float32)[:, None]
         return (low * s).to(tl.bfloat16), (high * s).to(tl.bfloat16)
     s, _ = tl.broadcast(scale.to(tl.bfloat16)[:, None], packed)
+    other_ptx: tl.constexpr = MXFP4_BFLOAT16 if SCHEME == "mxfp4" else NF4_BFLOAT16
     return tl.inline_asm_elementwise(
-        MXFP4_BFLOAT16 if SCHEME == "mxfp4" else NF4_BFLOAT16,
+        NL4_BFLOAT16 if SCHEME == "nl4" else other_ptx,
         "=&r,=&r,=&r,=&r,r,r,r",
         [packed, s],
+        dtype=(tl.bfloat16, tl.bfloat16),
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit
+def unpack_pairs(packed, pair, PLAIN: tl.constexpr):
+    """Return the two bfloat16 tiles of nl4_pairs bytes; ``pair`` [BN] has the scales of both."""
+    low_scale, high_scale = pair_of_scales(pair)
+    if PLAIN:
+        low = look_up(packed & 15, NL4_LEVELS) * low_scale[:, None]
+        high = look_up(packed >> 4, NL4_LEVELS) * high_scale[:, None]
+        return low.to(tl.bfloat16), high.to(tl.bfloat16)
+    s, _ = tl.broadcast(low_scale.to(tl.bfloat16)[:, None], packed)
+    t, _ = tl.broadcast(high_scale.to(tl.bfloat16)[:, None], packed)
+    return tl.inline_asm_elementwise(
+        NL4_PAIRS_BFLOAT16,
+        "=&r,=&r,=&r,=&r,r,r,r,r,r",
+        [packed, s, t],
         dtype=(tl.bfloat16, tl.bfloat16),
         is_pure=True,
         pack=4,
@@ -112,6 +157,8 @@ def unpack_four_bit(packed, scale, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
     """Return the two bfloat16 tiles of packed bytes; ``scale`` [BN] is as the file stores it."""
     if SCHEME == "int4":
         return unpack_int4(packed, low_half(scale), high_half(scale), PLAIN)
+    if SCHEME == "nl4_pairs":
+        return unpack_pairs(packed, scale, PLAIN)
     return unpack_table(packed, table_scale(scale, SCHEME), SCHEME, PLAIN)
 
 
@@ -160,9 +207,10 @@ def four_bit_codes(packed, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
 
 @triton.jit
 def table_bytes(words, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
-    """Return the int8 values of eight nf4 or mxfp4 codes a word, in the order of ``interleave``."""
+    """Return a word's nf4, nl4 or mxfp4 codes as int8 values, in the order of ``interleave``."""
     if PLAIN:
-        table: tl.constexpr = MXFP4_INT8 if SCHEME == "mxfp4" else NF4_INT8
+        other: tl.constexpr = MXFP4_INT8 if SCHEME == "mxfp4" else NF4_INT8
+        table: tl.constexpr = NL4_LEVELS if SCHEME == "nl4" else other
         front = tl.zeros_like(words)
         back = tl.zeros_like(words)
         for index in tl.static_range(4):
@@ -171,8 +219,31 @@ def table_bytes(words, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
             second = look_up((words >> (4 * index + 16)) & 15, table).to(tl.int32)
             back |= (second & 0xFF) << (8 * index)
         return front, back
+    other_ptx: tl.constexpr = MXFP4_WORDS if SCHEME == "mxfp4" else NF4_WORDS
     return tl.inline_asm_elementwise(
-        MXFP4_WORDS if SCHEME == "mxfp4" else NF4_WORDS,
+        NL4_WORDS if SCHEME == "nl4" else other_ptx,
+        "=&r,=r,r",
+        [words],
+        dtype=(tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def pair_bytes(words, PLAIN: tl.constexpr):
+    """Return the int8 values of four low and of four high codes of each word of nl4_pairs."""
+    if PLAIN:
+        low = tl.zeros_like(words)
+        high = tl.zeros_like(words)
+        for index in tl.static_range(4):
+            first = look_up((words >> (8 * index)) & 15, NL4_LEVELS).to(tl.int32)
+            low |= (first & 0xFF) << (8 * index)
+            second = look_up((words >> (8 * index + 4)) & 15, NL4_LEVELS).to(tl.int32)
+            high |= (second & 0xFF) << (8 * index)
+        return low, high
+    return tl.inline_asm_elementwise(
+        NL4_BYTES,
         "=&r,=r,r",
         [words],
         dtype=(tl.int32, tl.int32),
