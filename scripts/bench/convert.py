@@ -1,7 +1,8 @@
 """How fast `zse convert` is, and how much memory it takes, on a generated checkpoint.
 
 Writes a sharded random bfloat16 checkpoint of 7B shapes, converts it in a child process, and
-prints the child's peak memory beside the largest tensor. The last line is one JSON object.
+prints the child's peak memory beside the largest tensor, and what `cp` of the checkpoint takes,
+once after each conversion. The last line is one JSON object.
 
     python scripts/bench/convert.py --gib 8
 """
@@ -52,13 +53,17 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="zse-bench-", dir=options.folder))
     try:
         largest_bytes = write_checkpoint(folder / "model", int(options.gib * (1 << 30)))
-        runs = [measure(folder, quant) for quant in options.quant]
+        runs = [
+            {**measure(folder, quant), "copy_seconds": copy_seconds(folder)}
+            for quant in options.quant
+        ]
     finally:
         shutil.rmtree(folder)
-    print(f"{'quant':6} {'seconds':>8} {'MB/s read':>10} {'peak MiB':>9} {'file MiB':>9}")
+    print(f"{'quant':6} {'seconds':>8} {'cp':>8} {'MB/s read':>10} {'peak MiB':>9} {'file MiB':>9}")
     for run in runs:
         print(
-            f"{run['quant']:6} {run['seconds']:8.1f} {run['source_mb_per_s']:10.0f} "
+            f"{run['quant']:6} {run['seconds']:8.1f} {run['copy_seconds']:8.1f} "
+            f"{run['source_mb_per_s']:10.0f} "
             f"{run['peak_rss_mib']:9.0f} {run['file_mib']:9.0f}"
         )
     print(json.dumps(describe(runs, largest_bytes), sort_keys=True))
@@ -138,6 +143,15 @@ def measure(folder: Path, quant: str) -> dict[str, float | str]:
         "file_mib": round(report["size_bytes"] / MIB, 1),
         "source_gib": round(report["source_bytes"] / (1 << 30), 3),
     }
+
+
+def copy_seconds(folder: Path) -> float:
+    """Return what a conversion would take that only read and wrote."""
+    started = time.monotonic()
+    subprocess.run(["cp", "-r", str(folder / "model"), str(folder / "copied")], check=True)
+    seconds = time.monotonic() - started
+    shutil.rmtree(folder / "copied")
+    return round(seconds, 2)
 
 
 def describe(runs: list[dict[str, float | str]], largest_bytes: int) -> dict[str, object]:

@@ -6,6 +6,7 @@ environment of their own that ``scripts/clients`` makes.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -78,6 +79,21 @@ def test_lm_eval_measures_the_built_in_model(clients: Path, tmp_path: Path) -> N
     with serving(*TINY, ZSE_HOME=str(tmp_path)) as url:
         program = HERE / "programs/evaluate_with_lm_eval.py"
         run([clients / "venv/bin/python", program, f"{url}/v1", "tiny"], cwd=tmp_path)
+
+
+def test_the_command_of_lm_eval_measures_a_task_of_ones_own(clients: Path, tmp_path: Path) -> None:
+    with serving(*TINY, ZSE_HOME=str(tmp_path)) as url:
+        arguments = f"model=tiny,base_url={url}/v1/completions,num_concurrent=2"
+        run(
+            [
+                clients / "venv/bin/lm_eval", "run", "--model", "local-completions",
+                "--tasks", "capitals", "--include_path", ".", "--model_args", arguments,
+                "--output_path", tmp_path / "found",
+            ],
+            cwd=HERE / "tasks",
+        )  # fmt: skip
+    (found,) = (tmp_path / "found").rglob("results_*.json")
+    assert json.loads(found.read_text())["results"]["capitals"]["acc,none"] == 1
 
 
 def test_every_route_does_what_its_description_says(clients: Path, tmp_path: Path) -> None:
