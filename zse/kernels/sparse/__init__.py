@@ -1,0 +1,1 @@
+"""sparse: attention over the blocks that a mask names, for torch tensors; no part of packs."""

@@ -1,0 +1,1 @@
+"""The kernel of ``sparse``, in Triton, and its launch by torch."""
