@@ -27,7 +27,8 @@ def attend_blockwise(
     """
     size = mask.pattern.block_size
     batch, heads, length, head_dim = query.shape
-    grouped = query.unflatten(1, (key.shape[1], heads // key.shape[1]))
+    kv_heads = key.shape[1]
+    grouped = query.reshape(batch, kv_heads, heads // kv_heads, length, head_dim)
     starts = mask.row_starts.tolist()
     offsets = torch.arange(size, device=query.device)
     found = []

@@ -61,7 +61,10 @@ def block_mask(
     """
     if length < 1:
         raise UsageError(f"a text of {length} tokens has no mask", hint="Give one token or more.")
-    row_starts, masked_starts, columns, kinds = [0], [], [], []
+    row_starts = [0]
+    masked_starts: list[int] = []
+    columns: list[int] = []
+    kinds: list[Seen] = []
     for row in Blocks(pattern=pattern, length=length, is_causal=is_causal).rows():
         whole = [column for column, kind in row.items() if kind is Seen.ALL]
         masked = [column for column, kind in row.items() if kind is not Seen.ALL]
