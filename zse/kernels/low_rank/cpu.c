@@ -8,6 +8,8 @@
 
 /* Columns of a product that a piece adds to: one row of a wide matrix is shared by threads. */
 #define COLUMNS_A_PIECE 2048
+/* Lines of the second matrix that are added up before their sum is stored. */
+#define LINES_AT_ONCE 8
 
 static const struct zse_adaptation *adaptation_of(const struct zse_operation *operation,
                                                   const struct zse_step *step, int64_t row) {
@@ -54,20 +56,40 @@ static void run_down_piece(const struct zse_operation *operation, const struct z
 
 const struct zse_kernel zse_adapt_down = {count_down_pieces, run_down_piece};
 
-/* Columns first .. end of a row of the product, as far as a part reaches. */
+/* sums += factors[0] * lines[0] + factors[1] * lines[1] ..., in this order. */
+ALWAYS_INLINE void add_lines(const float *lines, int64_t stride, const float *factors,
+                             int64_t num_lines, int64_t count, float *sums) {
+    for (int64_t at = 0; at < count; at += VECTOR_LANES) {
+        vfloat sum = vload_some(sums + at, count - at);
+        for (int64_t i = 0; i < num_lines; i++)
+            sum += vload_some(lines + i * stride + at, count - at) * vbroadcast(factors[i]);
+        vstore_some(sums + at, sum, count - at);
+    }
+}
+
+/* Columns first .. end of a row of the product, as far as a part reaches. The second matrix is read
+ * line by line, as it lies; sums wait in the nearest cache. */
 static void add_part(const struct zse_low_rank *part, const float *reduced, float scale,
                      int64_t first, int64_t end, float *output) {
+    float sums[COLUMNS_A_PIECE] __attribute__((aligned(64)));
     int64_t begin = first > part->first_row ? first : part->first_row;
     int64_t behind = part->first_row + part->rows;
     if (behind > end) behind = end;
-    for (int64_t column = begin; column < behind; column += VECTOR_LANES) {
-        int64_t count = behind - column;
-        const float *up = part->up + (column - part->first_row);
-        vfloat sum = {0};
-        for (int64_t i = 0; i < part->rank; i++)
-            sum += vload_some(up + i * part->rows, count) * vbroadcast(reduced[i]);
-        sum = vload_some(output + column, count) + sum * vbroadcast(scale);
-        vstore_some(output + column, sum, count);
+    int64_t count = behind - begin;
+    if (count <= 0) return;
+    memset(sums, 0, (size_t)count * sizeof *sums);
+    for (int64_t i = 0; i < part->rank; i += LINES_AT_ONCE) {
+        const float *up = part->up + i * part->rows + (begin - part->first_row);
+        int64_t lines = part->rank - i;
+        if (lines >= LINES_AT_ONCE)
+            add_lines(up, part->rows, reduced + i, LINES_AT_ONCE, count, sums);
+        else
+            add_lines(up, part->rows, reduced + i, lines, count, sums);
+    }
+    for (int64_t at = 0; at < count; at += VECTOR_LANES) {
+        vfloat sum = vload_some(output + begin + at, count - at) +
+                     vload_some(sums + at, count - at) * vbroadcast(scale);
+        vstore_some(output + begin + at, sum, count - at);
     }
 }
 
