@@ -35,6 +35,7 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = {
     "triton": "kernels",
     "numpy": "eval",
     "gguf": "gguf",
+    "llama_cpp": "llama-cpp",
     "boto3": "s3",
     "botocore": "s3",
     "modal": "modal",

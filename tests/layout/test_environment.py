@@ -37,6 +37,7 @@ IMPORTS_BY_NAME = {
     "models/families/__init__.py",  # a table of modules of its own package
     "deploy/registry.py",
     "kernels/build/worker.py",  # the kernel that a job names, in a child process
+    "engine/llama_cpp.py",
     "quantize/hub.py",  # packages of others, which may be absent
     "quantize/huggingface/bnb.py",
     "serve/http/late.py",  # modules of routes, by their first request

@@ -39,7 +39,7 @@ def command(
 
     Without a terminal every line of standard input is one message and only answers are printed.
     """
-    from zse.cli.chat_backends import LocalBackend, ServerBackend
+    from zse.cli.chat_backends import LlamaCppBackend, LocalBackend, ServerBackend, open_local
     from zse.cli.chat_session import Session
     from zse.cli.transfer_display import shown_progress
 
@@ -47,7 +47,7 @@ def command(
     values = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     said = {name: value for name, value in values.items() if value is not None}
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    backend: ServerBackend | LocalBackend
+    backend: ServerBackend | LocalBackend | LlamaCppBackend
     if url is not None:
         backend = ServerBackend(url, model=model or "default", api_key=api_key, given=said)
     else:
@@ -56,6 +56,6 @@ def command(
             say(f"loading {name} ...")
         with shown_progress() as progress:
             load = with_flags(settings.load, given)
-            backend = LocalBackend(name, load, given=said, progress=progress)
+            backend = open_local(name, load, given=said, progress=progress)
     with closing(backend):
         Session(backend, system=system, is_terminal=is_terminal).run(sys.stdin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import ZSEError
+from zse.errors import UnsupportedModelError, ZSEError
 from zse.options import load_fields
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from zse.engine.llama_cpp import LlamaCpp
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
 
@@ -56,6 +57,47 @@ class LocalBackend:
 
     def close(self) -> None:
         self._llm.close()
+
+
+class LlamaCppBackend:
+    """A GGUF file in this process that zse does not import: llama.cpp runs it.
+
+    Args:
+        given: As for ``LocalBackend``.
+    """
+
+    def __init__(self, model: LlamaCpp, *, given: Mapping[str, Any]) -> None:
+        self._model = model
+        self._given = dict(given)
+
+    def answer(self, messages: Sequence[Message]) -> Generator[str]:
+        """Yield the pieces of the answer. Closing the iterator stops it."""
+        yield from self._model.chat(messages, self._given)
+
+    def close(self) -> None:
+        self._model.close()
+
+
+def open_local(
+    model: str, load: LoadOptions, *, given: Mapping[str, Any], progress: StageProgress
+) -> LocalBackend | LlamaCppBackend:
+    """Return a model in this process, run by llama.cpp where zse does not import its GGUF file.
+
+    Raises:
+        ZSEError: As ``LLM`` raises it.
+    """
+    try:
+        return LocalBackend(model, load, given=given, progress=progress)
+    except UnsupportedModelError as error:
+        from zse.models.resolve import is_gguf_file
+
+        if not is_gguf_file(model):
+            raise
+        from zse.engine.llama_cpp import instead
+
+        return LlamaCppBackend(
+            instead(model, error, max_context=load_fields(load)["max_context"]), given=given
+        )
 
 
 class ServerBackend:

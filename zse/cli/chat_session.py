@@ -15,7 +15,7 @@ from zse.cli.error_output import show_error
 from zse.errors import StoreError, ZSEError
 
 if TYPE_CHECKING:
-    from zse.cli.chat_backends import LocalBackend, Message, ServerBackend
+    from zse.cli.chat_backends import LlamaCppBackend, LocalBackend, Message, ServerBackend
 
 HELP = """\
 /help           show this
@@ -38,7 +38,11 @@ class Session:
     """
 
     def __init__(
-        self, backend: LocalBackend | ServerBackend, *, system: str = "", is_terminal: bool
+        self,
+        backend: LlamaCppBackend | LocalBackend | ServerBackend,
+        *,
+        system: str = "",
+        is_terminal: bool,
     ) -> None:
         self._backend = backend
         self._system = system

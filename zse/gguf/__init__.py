@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, Unpack
 
+from zse.engine.llama_cpp import LlamaCpp, instead
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
-from zse.errors import UsageError
+from zse.errors import UnsupportedModelError, UsageError
 from zse.models.resolve import is_gguf_file
 
 if TYPE_CHECKING:
@@ -37,17 +38,23 @@ class GGUFWrapper:
                 f"{path} is no GGUF file", hint="zse.LLM takes .zse files and checkpoints."
             )
         self._path = path
-        self._llm: LLM | None = None
+        self._llm: LLM | LlamaCpp | None = None
 
     def load(self, **options: Unpack[LoadFields]) -> Self:
         """Import the file into the cache, unless it is there, and load what came of it.
+
+        What cannot be imported is run by llama.cpp, if the extra ``llama-cpp`` is installed.
 
         Raises:
             ConversionError: The file is damaged, or of an architecture that is not read.
             DeviceError: The device is absent or too small.
         """
         if self._llm is None:
-            self._llm = LLM(self._path, **options)
+            try:
+                self._llm = LLM(self._path, **options)
+            except UnsupportedModelError as error:
+                context = options.get("max_context")
+                self._llm = instead(self._path, error, max_context=context)
         return self
 
     def generate(
@@ -60,6 +67,9 @@ class GGUFWrapper:
         """
         self.load()
         assert self._llm is not None
+        if isinstance(self._llm, LlamaCpp):
+            yield from self._llm.stream(prompt, max_tokens=max_tokens, temperature=temperature)
+            return
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
         for delta in self._llm.stream(prompt, params):
             if delta.text:

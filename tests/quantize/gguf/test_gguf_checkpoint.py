@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -231,3 +232,33 @@ def test_a_file_without_a_tokenizer_needs_one(
     source = write_gguf(tmp_path / "m.gguf", folder, "llama")
     with pytest.raises(CheckpointError, match=r"holds no tokenizer\.json"):
         convert_model(source, tmp_path / "m.zse")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "advice"),
+    [
+        ("adapter", "LoRA adapter", "--lora"),
+        ("mmproj", "projector of pictures", "own .gguf file"),
+        ("imatrix", "what inputs count", "own .gguf file"),
+        ("vocab", "without weights", "own .gguf file"),
+    ],
+)
+def test_files_that_are_no_models_are_called_what_they_are(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, kind: str, words: str, advice: str
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "llama", num_hidden_layers=1)
+    source = write_gguf(tmp_path / "m.gguf", folder, "llama", **{"general.type": kind})
+    with pytest.raises(UnsupportedModelError, match=words) as caught:
+        convert_model(source, tmp_path / "m.zse", tokenizer=folder)
+    assert advice in caught.value.hint
+
+
+def test_the_guide_names_every_architecture_and_type_that_is_kept() -> None:
+    from pathlib import Path
+
+    from zse.quantize.gguf.architectures import ARCHITECTURES, VARIANTS
+
+    guide = Path(__file__).parents[3] / "docs" / "guides" / "convert.md"
+    told = guide.read_text().split("Architectures: ")[1].split("\n")[0]
+    names = {name.strip(" .") for name in re.sub(r"\([^)]*\)", "", told).split(",")}
+    assert names == set(ARCHITECTURES) - set(VARIANTS)

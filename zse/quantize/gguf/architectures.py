@@ -174,22 +174,6 @@ _HYBRID_GUESS = {
     "nextn.hnorm": "mtp.pre_fc_norm_hidden",
     "nextn.shared_head_norm": "mtp.norm",
 }
-_BERT = {
-    "attn_q": "attention.self.query",
-    "attn_k": "attention.self.key",
-    "attn_v": "attention.self.value",
-    "attn_output": "attention.output.dense",
-    "attn_output_norm": "attention.output.LayerNorm",
-    "ffn_up": "intermediate.dense",
-    "ffn_down": "output.dense",
-    "layer_output_norm": "output.LayerNorm",
-}
-_BERT_WHOLE = {
-    "token_embd": "embeddings.word_embeddings",
-    "position_embd": "embeddings.position_embeddings",
-    "token_types": "embeddings.token_type_embeddings",
-    "token_embd_norm": "embeddings.LayerNorm",
-}
 
 
 def _architecture(
@@ -265,9 +249,6 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "qwen3next": _hybrid("qwen3_next", "Qwen3Next", experts=_EXPERTS),
         "qwen35": _hybrid("qwen3_5", "Qwen3_5"),
         "qwen35moe": _hybrid("qwen3_5_moe", "Qwen3_5Moe", experts=_EXPERTS),
-        "bert": _architecture(
-            "bert", "BertModel", _BERT, whole=_BERT_WHOLE, layer="encoder.layer.{layer}"
-        ),
     }
 )
 """By ``general.architecture``; ``VARIANTS`` have the names of others."""

@@ -180,15 +180,6 @@ def _routed_hybrid(own: OwnSettings) -> dict[str, Any]:
     return {**_mixture(own), "shared_expert_intermediate_size": shared.shape[0]}
 
 
-def _bert(own: OwnSettings) -> dict[str, Any]:
-    tensors = own.header.tensors
-    types = tensors.get("token_types.weight")
-    return {
-        "layer_norm_eps": own.number("attention.layer_norm_epsilon"),
-        "type_vocab_size": types.shape[0] if types is not None else 1,
-    }
-
-
 OWN_CONFIGS: Mapping[str, Callable[[OwnSettings], dict[str, Any]]] = {
     "mixtral": lambda own: {
         "num_local_experts": own.integer("expert_count"),
@@ -212,6 +203,5 @@ OWN_CONFIGS: Mapping[str, Callable[[OwnSettings], dict[str, Any]]] = {
     "qwen3_next": lambda own: {**_hybrid(own), **_routed_hybrid(own), "norm_topk_prob": True},
     "qwen3_5": _hybrid,
     "qwen3_5_moe": lambda own: {**_hybrid(own), **_routed_hybrid(own)},
-    "bert": _bert,
 }
 """What a family's config.json has besides, by model type."""
