@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zse.errors import ZSEError
     from zse.format.reader import ZSEReader
     from zse.quantize.convert import convert_model
+    from zse.quantize.export.model import ExportReport, export_model
     from zse.quantize.huggingface.load import load_zse_model
     from zse.quantize.report import ConversionReport
 
@@ -26,6 +27,7 @@ __all__ = [
     "Completion",
     "ConversionReport",
     "Delta",
+    "ExportReport",
     "IntelligenceOrchestrator",
     "RequestOutput",
     "SamplingParams",
@@ -34,6 +36,7 @@ __all__ = [
     "ZSEReader",
     "__version__",
     "convert_model",
+    "export_model",
     "load_zse_model",
 ]
 
@@ -47,12 +50,19 @@ _LAZY = {
     "IntelligenceOrchestrator": "zse.engine.orchestrator",
     "convert_model": "zse.quantize.convert",
     "ConversionReport": "zse.quantize.report",
+    "export_model": "zse.quantize.export.model",
+    "ExportReport": "zse.quantize.export.model",
     "ZSEReader": "zse.quantize.locate",
     "load_zse_model": "zse.quantize.huggingface.load",
     "ZSEError": "zse.errors",
 }
 """Public name -> its module, in the order of the reference page."""
-_EXTRAS = {"convert_model": "convert", "load_zse_model": "hf"}
+_EXTRAS = {
+    "convert_model": "convert",
+    "export_model": "convert",
+    "ExportReport": "convert",
+    "load_zse_model": "hf",
+}
 """What stands on torch as soon as it is imported, and the extra that brings what it needs."""
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "convert": ("convert", "Models", "Turn a Hugging Face checkpoint into one .zse file."),
     "quantize": ("convert", "Models", "Alias of convert."),
+    "export": ("export", "Models", "Write a .zse file as a checkpoint that others load."),
     "inspect": ("inspect", "Models", "Show what a .zse file holds; check its digests."),
     "info": ("info", "Models", "Show what a model is and takes: memory, layers, smallest GPU."),
     "models": ("models", "Models", "List, search, check and fetch the open models that are known."),

@@ -56,13 +56,19 @@ def restored(rows: torch.Tensor, weight: WeightSpec, source: Source) -> torch.Te
     """Return a tensor of the checkpoint from all rows of a piece: the way back of ``read_rows``."""
     if weight.offset or weight.factor != 1.0:
         rows = (rows.float() - weight.offset) / weight.factor
-    if source.order is not None:
-        places = reordered(torch.arange(rows.shape[0]), source.order)
-        rows = rows[places.argsort()]
+    rows = in_checkpoint_order(rows, source)
     if source.is_transposed:
         *members, inputs, outputs = source.shape
         rows = rows.reshape(*members, outputs, inputs).transpose(-1, -2)
     return rows.reshape(source.shape)
+
+
+def in_checkpoint_order(rows: torch.Tensor, source: Source) -> torch.Tensor:
+    """Return whole periods of a file's rows in the order that the checkpoint has."""
+    if source.order is None:
+        return rows
+    places = reordered(torch.arange(rows.shape[0]), source.order)
+    return rows[places.argsort()]
 
 
 def reordered(rows: torch.Tensor, order: Order) -> torch.Tensor:

@@ -14,7 +14,8 @@ from zse.format.schemes import Scheme
 
 if TYPE_CHECKING:
     from zse.format.reader import ZSEReader
-    from zse.quantize.huggingface.layers import LayerMaker, Place, StoredMatrix
+    from zse.quantize.huggingface.layers import LayerMaker, Place
+    from zse.quantize.stored import StoredMatrix
 
 
 def bitsandbytes_layers(reader: ZSEReader, place: Place) -> LayerMaker:

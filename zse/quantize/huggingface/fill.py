@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.errors import FormatError
-from zse.format.as_torch import stored_parts
-from zse.quantize.huggingface.layers import StoredMatrix
+from zse.quantize.stored import stored_matrix
 
 if TYPE_CHECKING:
     from typing import Any
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.models.weights import WeightSpec
     from zse.quantize.huggingface.layers import LayerMaker, Place
+    from zse.quantize.stored import StoredMatrix
 
 
 def is_kept_as_is(weight: WeightSpec) -> bool:
@@ -44,9 +44,9 @@ def fill_model(
         biases = _biases(reader, group.weights)
         for tensor in group.weights:
             if tensor is spec.head.weight and spec.is_tied:
-                _fill_tied(model, _stored(reader, tensor), layers, place)
+                _fill_tied(model, stored_matrix(reader, tensor.name), layers, place)
             elif tensor.kind in ("linear", "head"):
-                _fill_matrix(model, _stored(reader, tensor), tensor, layers, biases)
+                _fill_matrix(model, stored_matrix(reader, tensor.name), tensor, layers, biases)
             elif tensor.kind != "bias":
                 name, values = tensor.sources[0].name, reader.tensor(tensor.name)
                 _set_parameter(model, name, place.frozen(values))
@@ -74,7 +74,7 @@ def pack_layers(model: Any, reader: ZSEReader, spec: ModelSpec, layers: LayerMak
             if tensor.kind not in ("linear", "head") or not is_kept_as_is(tensor):
                 continue
             if isinstance(_module(model, path), torch.nn.Linear):
-                _fill_matrix(model, _stored(reader, tensor), tensor, layers, biases)
+                _fill_matrix(model, stored_matrix(reader, tensor.name), tensor, layers, biases)
         reader.release(group.name)
 
 
@@ -87,10 +87,6 @@ def _biases(reader: ZSEReader, tensors: tuple[WeightSpec, ...]) -> dict[str, tor
             for source, piece in zip(tensor.sources, pieces, strict=True):
                 found[source.name.removesuffix("bias") + "weight"] = piece
     return found
-
-
-def _stored(reader: ZSEReader, tensor: WeightSpec) -> StoredMatrix:
-    return StoredMatrix(entry=reader.entry(tensor.name), parts=stored_parts(reader, tensor.name))
 
 
 def _fill_matrix(

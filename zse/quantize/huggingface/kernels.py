@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zse.device.gpu import Stream
     from zse.format.reader import ZSEReader
     from zse.kernels.launcher import Launcher
-    from zse.quantize.huggingface.layers import StoredMatrix
+    from zse.quantize.stored import StoredMatrix
     from zse.settings import Settings
 
 SCRATCH_BYTES = 32 << 20

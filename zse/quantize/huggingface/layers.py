@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from zse.format.as_torch import dequantize
+from zse.quantize.stored import StoredMatrix
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.format.spec import TensorEntry
     from zse.quantize.huggingface.kernels import TorchLinearKernels
-
-
-@record
-class StoredMatrix:
-    """A matrix [N, K] as the file has it: some rows of a tensor, whose parts are views."""
-
-    entry: TensorEntry
-    """Of this matrix: its shape is [N, K], whatever tensor it was cut from."""
-    parts: dict[str, torch.Tensor]
-    """By role; the first dimension of each is N."""
-
-    def rows(self, start: int, stop: int) -> StoredMatrix:
-        """Return rows ``start`` to ``stop``, sharing memory."""
-        return StoredMatrix(
-            entry=replace(self.entry, shape=(stop - start, self.entry.shape[1])),
-            parts={role: part[start:stop] for role, part in self.parts.items()},
-        )
-
-    def on(self, device: torch.device) -> StoredMatrix:
-        """Return it with its parts on a device."""
-        parts = {role: part.to(device) for role, part in self.parts.items()}
-        return StoredMatrix(entry=self.entry, parts=parts)
-
-    def values(self) -> torch.Tensor:
-        """Return the weights float32 [N, K], where the parts are."""
-        return dequantize(self.entry, self.parts)
 
 
 LayerMaker: TypeAlias = "Callable[[StoredMatrix, torch.Tensor | None], torch.nn.Module]"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from zse.errors import FormatError
-from zse.quantize.source_rows import restored
+from zse.quantize.pieces import plain_pieces
 
 if TYPE_CHECKING:
     from typing import Any
+
+    import torch
 
     from zse.format.reader import ZSEReader
     from zse.models.spec import ModelSpec
@@ -53,11 +53,7 @@ def checkpoint_tensors(
     tensors = {}
     for group in spec.groups():
         for weight in group.weights:
-            pieces = torch.split(reader.tensor(weight.name), list(weight.piece_rows))
-            for source, rows in zip(weight.pieces(), pieces, strict=True):
-                values = restored(rows, weight, source)
-                if source.packing is not None:  # unpacked ones have inputs before outputs
-                    values = values.transpose(-1, -2)
-                tensors[source.name] = values.to(dtype, copy=True).contiguous()
+            for piece in plain_pieces(reader, weight):
+                tensors[piece.name] = piece.values().to(dtype, copy=True).contiguous()
         reader.release(group.name)
     return tensors

@@ -1,0 +1,85 @@
+"""A file, its checkpoint again, and the file of that: the same bytes; transformers reads it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from family_shapes import ENCODERS, shape_of
+from logits import as_tensor
+from safetensors import safe_open
+
+from zse.models.families import all_families
+from zse.models.runner import load_runner
+from zse.options import load_options
+from zse.quantize.convert import convert_model
+from zse.quantize.export.model import export_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAMILIES = sorted(all_families())
+DECODERS = sorted(set(FAMILIES) - ENCODERS)
+PROMPT = [3, 17, 95, 4, 60, 60, 8, 31, 2, 77, 41, 12]
+WITH_GUESSES = ("qwen3_next", "glm4_moe", "deepseek_v3")
+
+
+def make(make_checkpoint: Any, folder: Path, family: str, **more: Any) -> Path:
+    return make_checkpoint(folder / "model", family, **shape_of(family, **more))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_16_bits_the_file_of_the_exported_checkpoint_has_the_same_bytes(
+    make_checkpoint: Any, tmp_path: Path, family: str
+) -> None:
+    folder = make(make_checkpoint, tmp_path / "a", family, has_guesses=family in WITH_GUESSES)
+    first = convert_model(folder, tmp_path / "a.zse", "bf16")
+    (tmp_path / "b").mkdir()
+    report = export_model(tmp_path / "a.zse", tmp_path / "b" / "model")
+    second = convert_model(tmp_path / "b" / "model", tmp_path / "b.zse", "bf16")
+    assert report.dtype == "bf16"
+    assert second.sha256 == first.sha256
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_transformers_gives_the_logits_of_the_file(
+    make_checkpoint: Any, tmp_path: Path, family: str
+) -> None:
+    import transformers
+
+    folder = make(make_checkpoint, tmp_path, family)
+    convert_model(folder, tmp_path / "m.zse", "int8")
+    shutil.rmtree(folder)
+    export_model(tmp_path / "m.zse", folder)
+    assert transformers.AutoTokenizer.from_pretrained(folder).vocab_size > 3
+    model, told = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True
+    )
+    tied = set(model.all_tied_weights_keys or ())
+    assert not set(told["missing_keys"]) - tied
+    assert not told["unexpected_keys"]
+    with torch.inference_mode():
+        found = model.eval()(torch.tensor([PROMPT])).logits[0]
+    runner = load_runner(
+        tmp_path / "m.zse", load_options(device="torch", num_blocks=8, block_size=8, threads=1)
+    )
+    try:
+        expected = as_tensor(runner.logits(PROMPT))
+    finally:
+        runner.close()
+    # INT8 numbers are rounded to 16 bits.
+    assert float((found - expected).abs().max() / expected.abs().max()) < 2e-2
+
+
+def test_what_16_bits_do_not_hold_stays_in_32(make_checkpoint: Any, tmp_path: Path) -> None:
+    folder = make(make_checkpoint, tmp_path, "llama", torch_dtype="float32")
+    convert_model(folder, tmp_path / "m.zse", "bf16")
+    export_model(tmp_path / "m.zse", tmp_path / "out")
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as exported:
+        assert exported.get_tensor("model.norm.weight").dtype is torch.float32
+        assert exported.get_tensor("lm_head.weight").dtype is torch.bfloat16
+        found = exported.get_tensor("model.norm.weight")
+    with safe_open(folder / "model.safetensors", "pt") as original:
+        assert torch.equal(found, original.get_tensor("model.norm.weight"))
