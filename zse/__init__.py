@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from zse.format.reader import ZSEReader
     from zse.quantize.convert import convert_model
     from zse.quantize.export.model import ExportReport, export_model
+    from zse.quantize.huggingface.in_memory import (
+        QuantizedLinear,
+        convert_model_to_bnb,
+        get_model_memory,
+        quantize_model,
+    )
     from zse.quantize.huggingface.load import load_zse_model
     from zse.quantize.report import ConversionReport
 
@@ -29,6 +35,7 @@ __all__ = [
     "Delta",
     "ExportReport",
     "IntelligenceOrchestrator",
+    "QuantizedLinear",
     "RequestOutput",
     "SamplingParams",
     "TokenLogprob",
@@ -36,8 +43,11 @@ __all__ = [
     "ZSEReader",
     "__version__",
     "convert_model",
+    "convert_model_to_bnb",
     "export_model",
+    "get_model_memory",
     "load_zse_model",
+    "quantize_model",
 ]
 
 _LAZY = {
@@ -54,6 +64,10 @@ _LAZY = {
     "ExportReport": "zse.quantize.export.model",
     "ZSEReader": "zse.quantize.locate",
     "load_zse_model": "zse.quantize.huggingface.load",
+    "QuantizedLinear": "zse.quantize.huggingface.in_memory",
+    "quantize_model": "zse.quantize.huggingface.in_memory",
+    "convert_model_to_bnb": "zse.quantize.huggingface.in_memory",
+    "get_model_memory": "zse.quantize.huggingface.in_memory",
     "ZSEError": "zse.errors",
 }
 """Public name -> its module, in the order of the reference page."""
@@ -62,6 +76,10 @@ _EXTRAS = {
     "export_model": "convert",
     "ExportReport": "convert",
     "load_zse_model": "hf",
+    "QuantizedLinear": "hf",
+    "quantize_model": "hf",
+    "convert_model_to_bnb": "hf",
+    "get_model_memory": "hf",
 }
 """What stands on torch as soon as it is imported, and the extra that brings what it needs."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from zse.models.layer_spec import Activation
 
-_OF_THE_WHOLE = (
+OF_THE_WHOLE = (
     "architectures", "bos_token_id", "eos_token_id", "dtype", "torch_dtype", "tie_word_embeddings"
 )  # fmt: skip
 """Said of a model of several parts, and true of its text."""
@@ -93,7 +93,7 @@ class ConfigJSON:
         inner = self._values.get(name)
         if not isinstance(inner, dict):
             return self
-        outer = {key: value for key, value in self._values.items() if key in _OF_THE_WHOLE}
+        outer = {key: value for key, value in self._values.items() if key in OF_THE_WHOLE}
         return ConfigJSON(self._family, {**inner, **outer}, self._generation, self._packings)
 
     def value(self, name: str, default: Any = None) -> Any:

@@ -11,6 +11,7 @@ from family_shapes import ENCODERS, shape_of
 from logits import as_tensor
 from safetensors import safe_open
 
+from zse.format import ZSEReader
 from zse.models.families import all_families
 from zse.models.runner import load_runner
 from zse.options import load_options
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 FAMILIES = sorted(all_families())
 DECODERS = sorted(set(FAMILIES) - ENCODERS)
 PROMPT = [3, 17, 95, 4, 60, 60, 8, 31, 2, 77, 41, 12]
+SEES = ("gemma3", "gemma4", "qwen3_5", "qwen3_5_moe")
+"""Families whose text alone goes by a name of its own."""
 WITH_GUESSES = ("qwen3_next", "glm4_moe", "deepseek_v3")
 
 
@@ -49,7 +52,8 @@ def test_transformers_gives_the_logits_of_the_file(
 ) -> None:
     import transformers
 
-    folder = make(make_checkpoint, tmp_path, family)
+    named = {"model_type": f"{family}_text"} if family in SEES else {}
+    folder = make(make_checkpoint, tmp_path, family, **named)
     convert_model(folder, tmp_path / "m.zse", "int8")
     shutil.rmtree(folder)
     export_model(tmp_path / "m.zse", folder)
@@ -71,6 +75,25 @@ def test_transformers_gives_the_logits_of_the_file(
         runner.close()
     # INT8 numbers are rounded to 16 bits.
     assert float((found - expected).abs().max() / expected.abs().max()) < 2e-2
+
+
+def test_a_model_that_sees_is_exported_as_its_text(make_checkpoint: Any, tmp_path: Path) -> None:
+    import transformers
+
+    text = shape_of("qwen3_5", model_type="qwen3_5_text")
+    whole = {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text}
+    folder = make(make_checkpoint, tmp_path, "qwen3_5", **whole)
+    convert_model(folder, tmp_path / "a.zse", "bf16")
+    (tmp_path / "b").mkdir()
+    export_model(tmp_path / "a.zse", tmp_path / "b" / "model")
+    convert_model(tmp_path / "b" / "model", tmp_path / "b.zse", "bf16")
+    with ZSEReader(tmp_path / "a.zse") as before, ZSEReader(tmp_path / "b.zse") as after:
+        assert before.names() == after.names()
+        digests = [[g.sha256 for g in file.header.groups] for file in (before, after)]
+    assert digests[0] == digests[1]
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "b" / "model")
+    assert config.architectures == ["Qwen3_5ForCausalLM"]
+    assert config.model_type == "qwen3_5_text"
 
 
 def test_what_16_bits_do_not_hold_stays_in_32(make_checkpoint: Any, tmp_path: Path) -> None:

@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.format.as_torch import bytes_from, split_scale_zero, unpack_nibbles
+from zse.format.schemes import Scheme
 from zse.quantize.formats.bits import ints_for, pack_bits
 from zse.quantize.pieces import CHUNK_ELEMENTS
 from zse.quantize.source_rows import in_checkpoint_order, rows_together
+from zse.quantize.stored import stored_matrix
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from zse.format.reader import ZSEReader
     from zse.models.weights import Source, WeightSpec
     from zse.quantize.stored import StoredMatrix
 
 BITS = 4
+MIDDLE = 8
+"""The code that stands for zero where no other is said."""
 _LAST_CODE = 15
 
 
@@ -70,35 +75,41 @@ class Int4Piece:
 
     Args:
         stored: The weight that it is a piece of, as the file has it.
-        weight: What that weight is.
         source: The piece.
         first_row: Of the piece within the weight.
     """
 
-    def __init__(
-        self, stored: StoredMatrix, weight: WeightSpec, source: Source, first_row: int
-    ) -> None:
-        self._stored, self._weight, self._source = stored, weight, source
+    def __init__(self, stored: StoredMatrix, source: Source, first_row: int) -> None:
+        self._stored, self._source = stored, source
         self._first_row = first_row
         self.module = source.name.removesuffix(".weight")
         self.group_size = stored.entry.group_size
         self.shifted_groups = 0
         """Groups whose numbers are not those of the file; known when they are written."""
 
+    def is_even(self) -> bool:
+        """Whether zero is the middle code of every group, so that it need not be written."""
+        rows = self._stored.rows(self._first_row, self._first_row + self._source.rows)
+        scales, offsets = split_scale_zero(rows.parts["scale_zero"])
+        return bool((offsets == -MIDDLE * scales).all())
+
     @property
     def num_groups(self) -> int:
         return self._source.rows * self._source.columns // self.group_size
 
-    def tensors(self) -> list[MadeTensor]:
-        """Return the tensors that stand for it."""
+    def tensors(self, *, is_even: bool) -> list[MadeTensor]:
+        """Return the tensors that stand for it, without zero points where all are even."""
         rows, columns = self._source.rows, self._source.columns
         groups, base = columns // self.group_size, f"{self.module}.weight"
-        return [
+        made = [
             MadeTensor(f"{base}_packed", "I32", (rows, ints_for(columns, BITS)), self._packed),
             MadeTensor(f"{base}_scale", "F16", (rows, groups), self._scales),
-            MadeTensor(f"{base}_zero_point", "I32", (ints_for(rows, BITS), groups), self._zeros),
             MadeTensor(f"{base}_shape", "I64", (2,), self._shape),
         ]
+        zeros = (ints_for(rows, BITS), groups)
+        if not is_even:
+            made.append(MadeTensor(f"{base}_zero_point", "I32", zeros, self._zeros))
+        return made
 
     def _packed(self) -> Iterator[torch.Tensor]:
         self.shifted_groups = 0
@@ -149,8 +160,23 @@ class MadeTensor:
         return (bytes_from(part) for part in self._make())
 
 
-def can_be_packed(weight: WeightSpec) -> bool:
-    """Whether the matrices of a weight are rows of inputs, as linear layers have them."""
+def int4_pieces(reader: ZSEReader, weights: Iterable[WeightSpec]) -> dict[str, list[Int4Piece]]:
+    """Return the matrices that a file has in INT4, by the name of the weight they are pieces of."""
+    found: dict[str, list[Int4Piece]] = {}
+    for weight in weights:
+        stored = stored_matrix(reader, weight.name)
+        if stored.entry.scheme is not Scheme.INT4 or not _has_rows_of_inputs(weight):
+            continue
+        first_row = 0
+        for source in weight.pieces():
+            piece = Int4Piece(stored, source, first_row)
+            found.setdefault(weight.name, []).append(piece)
+            first_row += source.rows
+    return found
+
+
+def _has_rows_of_inputs(weight: WeightSpec) -> bool:
+    """Whether the matrices of a weight are as linear layers have them."""
     is_plain = weight.factor == 1.0 and not weight.offset
     return is_plain and not any(
         source.is_transposed or source.packing is not None or len(source.shape) != 2

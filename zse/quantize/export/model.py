@@ -6,18 +6,18 @@ import hashlib
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import DiskFullError, UsageError
 from zse.format.schemes import Scheme
 from zse.models.families import read_header
 from zse.quantize.export.folder import PartialFolder, check_folder
-from zse.quantize.export.int4 import BITS, Int4Piece, can_be_packed
+from zse.quantize.export.int4 import BITS, int4_pieces
 from zse.quantize.export.shards import SHARD_BYTES, Shard, index_of, plan_shards, write_shard
-from zse.quantize.export.texts import NAMES, texts_of
+from zse.quantize.export.texts import NAMES, text_name, texts_of
 from zse.quantize.locate import ZSEReader
 from zse.quantize.pieces import plain_pieces
-from zse.quantize.stored import stored_matrix
 from zse.records import record
 from zse.store.local import FULL_ERRORS
 from zse.store.location import parse_location
@@ -126,12 +126,14 @@ class _Export:
     def __init__(self, reader: ZSEReader, dtype: str, *, is_packed: bool) -> None:
         self._reader = reader
         spec = read_header(reader.header.model_config)
+        self._family = spec.family
         self._groups = list(_groups_in(reader, spec))
         self._weights = [weight for _, weights in self._groups for weight in weights]
         self.dtype = _dtype_of(reader, self._weights, spec.dtype, dtype)
-        self.packed: list[Int4Piece] = []
+        self._int4 = int4_pieces(reader, self._weights) if is_packed else {}
+        self.packed = [piece for pieces in self._int4.values() for piece in pieces]
+        self._is_even = all(piece.is_even() for piece in self.packed)
         self._plain_modules: list[str] = []
-        self._is_packed = is_packed
         self._group_of: dict[str, str] = {}
         self._tensors = list(self._all_tensors())
         if is_packed and not self.packed:
@@ -151,7 +153,7 @@ class _Export:
     ) -> dict[str, Any]:
         """Write the folder; return what a report says of it."""
         shards = plan_shards(self._tensors, shard_bytes)
-        texts = texts_of(self._reader, self.dtype, self._quantization())
+        texts = texts_of(self._reader, self._family, self.dtype, self._quantization())
         texts |= index_of(shards)
         try:
             with PartialFolder(out, self._digest(shards, texts), keep=keep) as partial:
@@ -216,20 +218,14 @@ class _Export:
 
     def _made_of(self, weight: WeightSpec) -> Iterator[OutTensor]:
         """Return the tensors of the checkpoint that a weight stands for."""
-        stored = stored_matrix(self._reader, weight.name)
-        is_int4 = stored.entry.scheme is Scheme.INT4 and can_be_packed(weight)
-        if not (self._is_packed and is_int4):
-            for piece in plain_pieces(self._reader, weight, self.dtype):
-                if weight.kind in _MODULES and piece.name.endswith(".weight"):
-                    self._plain_modules.append(piece.name.removesuffix(".weight"))
-                yield piece
+        for packed in self._int4.get(weight.name, ()):
+            yield from packed.tensors(is_even=self._is_even)
+        if weight.name in self._int4:
             return
-        first_row = 0
-        for source in weight.pieces():
-            packed = Int4Piece(stored, weight, source, first_row)
-            self.packed.append(packed)
-            first_row += source.rows
-            yield from packed.tensors()
+        for piece in plain_pieces(self._reader, weight, self.dtype):
+            if weight.kind in _MODULES and piece.name.endswith(".weight"):
+                self._plain_modules.append(piece.name.removesuffix(".weight"))
+            yield piece
 
     def _quantization(self) -> dict[str, Any] | None:
         """Return the ``quantization_config`` of what is written."""
@@ -244,7 +240,7 @@ class _Export:
                 "type": "int",
                 "strategy": "group",
                 "group_size": size,
-                "symmetric": False,
+                "symmetric": self._is_even,
                 "dynamic": False,
             }
             groups[f"group_{index}"] = {
@@ -274,8 +270,14 @@ def _groups_in(reader: ZSEReader, spec: ModelSpec) -> Iterator[tuple[str, list[W
     """Return the weights that a file has by group, heads that guess further tokens among them."""
     names = set(reader.names())
     for group in (*spec.groups(), *spec.spare_groups()):
-        if held := [weight for weight in group.weights if weight.name in names]:
+        if held := [_renamed(weight) for weight in group.weights if weight.name in names]:
             yield group.name, held
+
+
+def _renamed(weight: WeightSpec) -> WeightSpec:
+    """Return a weight with the names that its tensors have in a model of text alone."""
+    sources = (replace(source, name=text_name(source.name)) for source in weight.sources)
+    return replace(weight, sources=tuple(sources))
 
 
 def _dtype_of(reader: ZSEReader, weights: list[WeightSpec], came: str, asked: str) -> Scheme:

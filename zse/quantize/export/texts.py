@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import FormatError
+from zse.models.config_json import OF_THE_WHOLE
+from zse.models.families import all_families
 from zse.models.pooling import POOLING_SECTION
 from zse.quantize.text_files import TEMPLATE, TOKENIZER_FILES
 from zse.quantize.weight_files import parse_json
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 NAMES = (CONFIG, "generation_config.json", *TOKENIZER_FILES, TEMPLATE, POOLING_SECTION)
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
-_OF_TEXT = "text_config"
+_TEXT = "text_config"
 
 
 def texts_of(
-    reader: ZSEReader, dtype: Scheme, quantization: Mapping[str, Any] | None
+    reader: ZSEReader, family: str, dtype: Scheme, quantization: Mapping[str, Any] | None
 ) -> dict[str, bytes]:
     """Return the texts of a file, by their names in a folder.
 
     Args:
+        family: Of the model.
         dtype: Of the weights.
         quantization: ``quantization_config`` of what is written; None: nothing is quantized.
 
@@ -38,25 +41,34 @@ def texts_of(
     texts = {name: bytes(reader.section(name)) for name in held}
     if CONFIG not in texts:
         raise FormatError(f"the file has no section {CONFIG}")
-    texts[CONFIG] = _config(texts[CONFIG], _DTYPES[dtype.value], quantization)
+    texts[CONFIG] = _config(texts[CONFIG], family, _DTYPES[dtype.value], quantization)
     return texts
 
 
-def _config(raw: bytes, dtype: str, quantization: Mapping[str, Any] | None) -> bytes:
+def _config(raw: bytes, family: str, dtype: str, quantization: Mapping[str, Any] | None) -> bytes:
     """Return a config.json that says what the weights are; as it is where it does."""
     before = parse_json(raw, CONFIG)
-    after = {name: value for name, value in before.items() if name != "quantization_config"}
+    after = _of_text(before, family)
+    after.pop("quantization_config", None)
+    said = [name for name in ("dtype", "torch_dtype") if after.get(name) is not None]
+    after |= dict.fromkeys(said or ["torch_dtype"], dtype)
     if quantization is not None:
         after["quantization_config"] = dict(quantization)
-    text = after.get(_OF_TEXT)
-    whole = [after] if not isinstance(text, dict) else [after, text]
-    parts = [dict(part) for part in whole]
-    said = [name for part in parts for name in ("dtype", "torch_dtype") if name in part]
-    for part in parts:
-        for name in ("dtype", "torch_dtype"):
-            if part.get(name) is not None:
-                part[name] = dtype
-    if not said:
-        parts[0]["torch_dtype"] = dtype
-    after = parts[0] | ({_OF_TEXT: parts[1]} if len(parts) > 1 else {})
     return raw if after == before else json.dumps(after, indent=2).encode() + b"\n"
+
+
+def _of_text(config: dict[str, Any], family: str) -> dict[str, Any]:
+    """Return the config.json of a model's text alone, where it also sees or hears.
+
+    A file has nothing of the other parts.
+    """
+    text = config.get(_TEXT)
+    if not isinstance(text, dict):
+        return dict(config)
+    outer = {name: config[name] for name in OF_THE_WHOLE if name in config}
+    return {**text, **outer, "architectures": [all_families()[family].ARCHITECTURES[0]]}
+
+
+def text_name(name: str) -> str:
+    """Return what a tensor of a text model is called where that model stands alone."""
+    return name.replace("model.language_model.", "model.", 1)

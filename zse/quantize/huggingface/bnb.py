@@ -32,7 +32,8 @@ def bitsandbytes_layers(reader: ZSEReader, place: Place) -> LayerMaker:
     if Scheme.NF4 not in schemes:
         raise UsageError(
             f"backend bnb computes on NF4 layers; the file has {', '.join(sorted(schemes))}",
-            hint="Convert with --quant nf4, or use backend='zse'.",
+            hint="Convert with --quant nf4, use backend='zse', or round its layers anew with "
+            "convert_model_to_bnb(model).",
         )
     with needing("hf", "backend bnb"):
         library = importlib.import_module("bitsandbytes")
@@ -40,15 +41,16 @@ def bitsandbytes_layers(reader: ZSEReader, place: Place) -> LayerMaker:
     def make(weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
         is_nf4 = weight.entry.scheme is Scheme.NF4
         return (
-            _linear4bit(library, place, weight, bias) if is_nf4 else place.plain_layer(weight, bias)
+            linear4bit(library, place, weight, bias) if is_nf4 else place.plain_layer(weight, bias)
         )
 
     return make
 
 
-def _linear4bit(
+def linear4bit(
     library: Any, place: Place, weight: StoredMatrix, bias: torch.Tensor | None
 ) -> torch.nn.Module:
+    """Return a Linear4bit of ``library``, bitsandbytes, with the codes of an NF4 matrix."""
     (rows, columns), group_size = weight.entry.shape, weight.entry.group_size
     layer: torch.nn.Module = library.nn.Linear4bit(
         columns,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.errors import FormatError
+from zse.quantize.huggingface.layers import ZSELinear
 from zse.quantize.stored import stored_matrix
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _fill_tied(model: Any, whole: StoredMatrix, layers: LayerMaker, place: Place
     embedding = model.get_input_embeddings()
     embedding.weight = place.frozen(whole.values())
     head = layers(whole, None)
-    if isinstance(head, torch.nn.Linear):
+    if isinstance(head, torch.nn.Linear) and not isinstance(head, ZSELinear):
         head.weight = embedding.weight
     model.set_output_embeddings(head)
 

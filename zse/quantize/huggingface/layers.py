@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -43,11 +43,13 @@ class Place:
         return layer
 
 
-class ZSELinear(torch.nn.Module):
-    """A linear layer over packed weights.
+class ZSELinear(torch.nn.Linear):
+    """A linear layer over packed weights, which are not trained.
 
     On a GPU our kernels compute it; without them the weights are dequantized for each call, which
-    is slow and takes the memory of one dense layer for that moment.
+    is slow and takes the memory of one dense layer for that moment. Gradients reach the inputs, so
+    that adapters can be trained around it (``peft.get_peft_model``): weights are dequantized once
+    more for that, and none stays dense in between.
 
     Args:
         weight: The matrix; its parts are copied to the device.
@@ -63,7 +65,7 @@ class ZSELinear(torch.nn.Module):
         device: torch.device,
         kernels: TorchLinearKernels | None = None,
     ) -> None:
-        super().__init__()
+        torch.nn.Module.__init__(self)  # torch's own layer would make a dense weight
         self._entry = weight.entry
         usable = kernels is not None and kernels.supports(weight)
         self._kernels = kernels if usable else None
@@ -79,13 +81,21 @@ class ZSELinear(torch.nn.Module):
             entry=self._entry, parts={role: self.get_buffer(role) for role in self._roles}
         )
 
+    @property
+    def weight(self) -> torch.Tensor:  # type: ignore[override]
+        """What is stored: the numbers of a plain scheme, else their codes, as in bitsandbytes."""
+        return self.get_buffer(self._roles[0])
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows [M, K] @ weight^T, without gradients."""
+        if self._kernels is not None and rows.device.type == "cuda":
+            return self._kernels.multiply(self.stored(), rows)
+        return torch.mm(rows, self.stored().values().to(rows.dtype).t())
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs [..., K] @ weight^T + bias, of the inputs' dtype."""
         rows = inputs.reshape(-1, self.in_features)
-        if self._kernels is not None and rows.device.type == "cuda":
-            outputs = self._kernels.multiply(self.stored(), rows)
-        else:
-            outputs = torch.mm(rows, self.stored().values().to(rows.dtype).t())
+        outputs: torch.Tensor = _PackedProduct.apply(rows, self)
         bias = self._buffers["bias"]
         if bias is not None:
             outputs = outputs + bias.to(outputs.dtype)
@@ -94,3 +104,17 @@ class ZSELinear(torch.nn.Module):
     def extra_repr(self) -> str:
         grouped = f", group_size={self._entry.group_size}" if self._entry.group_size else ""
         return f"{self.in_features}, {self.out_features}, scheme={self._entry.scheme}{grouped}"
+
+
+class _PackedProduct(torch.autograd.Function):
+    """The product with packed weights; what is kept for its gradient is the layer itself."""
+
+    @staticmethod
+    def forward(context: Any, rows: torch.Tensor, layer: ZSELinear) -> torch.Tensor:
+        context.layer, context.dtype = layer, rows.dtype
+        return layer.product(rows)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        weights = context.layer.stored().values().to(gradient.dtype)
+        return torch.mm(gradient, weights).to(context.dtype), None
