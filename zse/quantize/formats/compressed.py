@@ -42,6 +42,10 @@ class Numbers:
     """Inputs that share a scale; None: those of a row, or all."""
     block: tuple[int, int] | None
     """Rows and columns that share a scale."""
+    has_one_scale: bool
+    """Whether the whole matrix shares a scale."""
+    is_symmetric: bool
+    """Whether there are no zero points."""
 
 
 class CompressedTensors:
@@ -141,14 +145,16 @@ def _fitting(matrix: IntegerMatrix, told: Sequence[Numbers]) -> IntegerMatrix:
     """Return a matrix whose bits and groups are those of one of the groups."""
     size = matrix.group_size
     for one in told:
-        if matrix.bits == one.bits and size == (one.group_size or matrix.shape[1]):
+        has_groups = matrix.bits == one.bits and size == (one.group_size or matrix.shape[1])
+        has_scales = matrix.has_one_scale == one.has_one_scale or matrix.shape[0] == 1
+        if has_groups and has_scales and (one.is_symmetric or matrix.has_zeros):
             return matrix
     raise _unlike_all(matrix.name)
 
 
 def _unlike_all(name: str) -> CheckpointError:
     return CheckpointError(
-        f"the bits and groups of {name} are those of none of the config_groups",
+        f"bits, groups, scales and zero points of {name} are those of none of the config_groups",
         hint="Check that config.json belongs to this checkpoint.",
     )
 
@@ -191,4 +197,11 @@ def _numbers(weights: Mapping[str, Any]) -> Numbers:
         block = block_of(weights.get("block_structure"))
     if is_float and bits == 8 and size is not None:
         block = (1, size)
-    return Numbers(is_float=is_float, bits=bits, group_size=size, block=block)
+    return Numbers(
+        is_float=is_float,
+        bits=bits,
+        group_size=size,
+        block=block,
+        has_one_scale=told["strategy"] == "tensor",
+        is_symmetric=weights.get("symmetric") is not False,
+    )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zse.quantize.formats.matrix import Part
 
 _SCALES = ("F16", "BF16", "F32")
+_OF_ALL: tuple[tuple[int, ...], ...] = ((1, 1), (1,), ())
 _MOST_NUMBERS = 2**60
 
 
@@ -38,8 +39,8 @@ class Integers(Protocol):
         """Return rows of the numbers, int32 [rows, K]."""
         ...
 
-    def check_zeros(self, part: Part, groups: int) -> None:
-        """Refuse zero points that are of another shape or dtype."""
+    def check_zeros(self, part: Part, groups: int, *, is_one: bool) -> None:
+        """Refuse zero points that are of another shape or dtype than the scales ask for."""
         ...
 
     def read_zeros(self, part: Part, start: int, stop: int) -> torch.Tensor:
@@ -75,7 +76,7 @@ class PackedIntegers:
         codes = unpack_bits(self._packed.read(start, stop), self.bits, self.shape[1])
         return codes - (1 << (self.bits - 1))
 
-    def check_zeros(self, part: Part, groups: int) -> None:
+    def check_zeros(self, part: Part, groups: int, *, is_one: bool) -> None:  # noqa: ARG002
         part.expect(((ints_for(self.shape[0], self.bits), groups),), "I32")
 
     def read_zeros(self, part: Part, start: int, stop: int) -> torch.Tensor:
@@ -106,9 +107,9 @@ class PlainIntegers:
     def read(self, start: int, stop: int) -> torch.Tensor:
         return self._weight.read(start, stop).int()
 
-    def check_zeros(self, part: Part, groups: int) -> None:
-        rows = self.shape[0]
-        part.expect(_shapes_of_scales(rows, groups), "I8")
+    def check_zeros(self, part: Part, groups: int, *, is_one: bool) -> None:
+        shapes = _OF_ALL if is_one else _shapes_of_scales(self.shape[0], groups)
+        part.expect(shapes, "I8")
 
     def read_zeros(self, part: Part, start: int, stop: int) -> torch.Tensor:
         return _of_rows(part, self.shape[0], start, stop).int()
@@ -134,11 +135,15 @@ class IntegerMatrix(KeptMatrix):
         groups = found[1] if len(found) == 2 and found != (1, 1) else 1
         if groups < 1 or columns % groups:
             groups = 1  # the scale's shape is refused, with the one that there may be
-        self._scale.expect(_shapes_of_scales(rows, groups), *_SCALES)
+        self._scale.expect(
+            (*_shapes_of_scales(rows, groups), *(_OF_ALL if groups == 1 else ())), *_SCALES
+        )
         self.group_size = columns // groups
+        self.has_one_scale = groups == 1 and self._scale.tensor.num_rows != rows
         self._zeros = parts.get("weight_zero_point")
+        self.has_zeros = self._zeros is not None
         if self._zeros is not None:
-            numbers.check_zeros(self._zeros, groups)
+            numbers.check_zeros(self._zeros, groups, is_one=self.has_one_scale)
         order = parts.get("weight_g_idx")
         is_ordered = order is None or has_groups_in_order(order, columns, self.group_size)
         self._order = None if is_ordered else order
@@ -189,8 +194,8 @@ class IntegerMatrix(KeptMatrix):
 
 
 def _shapes_of_scales(rows: int, groups: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes that scales may have: for each group, row, or all."""
-    return ((rows, groups),) if groups > 1 else ((rows, 1), (rows,), (1, 1), (1,), ())
+    """Return the shapes that numbers of groups, or of rows, may have."""
+    return ((rows, groups),) if groups > 1 else ((rows, 1), (rows,))
 
 
 def _of_rows(part: Part, rows: int, start: int, stop: int) -> torch.Tensor:

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from zse.quantize.stored import StoredMatrix
 
 
+def bitsandbytes(purpose: str) -> Any:
+    """Return the library.
+
+    Raises:
+        MissingDependencyError: It is not installed; ``purpose`` needs it.
+    """
+    with needing("hf", purpose):
+        return importlib.import_module("bitsandbytes")
+
+
 def bitsandbytes_layers(reader: ZSEReader, place: Place) -> LayerMaker:
     """Return what makes Linear4bit of NF4 matrices and plain layers of others, as an INT8 head.
 
@@ -35,8 +45,7 @@ def bitsandbytes_layers(reader: ZSEReader, place: Place) -> LayerMaker:
             hint="Convert with --quant nf4, use backend='zse', or round its layers anew with "
             "convert_model_to_bnb(model).",
         )
-    with needing("hf", "backend bnb"):
-        library = importlib.import_module("bitsandbytes")
+    library = bitsandbytes("backend bnb")
 
     def make(weight: StoredMatrix, bias: torch.Tensor | None) -> torch.nn.Module:
         is_nf4 = weight.entry.scheme is Scheme.NF4

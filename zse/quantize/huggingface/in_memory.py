@@ -5,17 +5,16 @@ No file is involved: ``QuantizedLinear`` is what a file's layers are, made of an
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zse.errors import UsageError, needing
+from zse.errors import UsageError
 from zse.format.schemes import parts_for
 from zse.format.spec import TensorEntry, TensorPart
 from zse.models.storage import Storage
 from zse.models.weights import Source, WeightSpec
-from zse.quantize.huggingface.bnb import linear4bit
+from zse.quantize.huggingface.bnb import bitsandbytes, linear4bit
 from zse.quantize.huggingface.layers import Place, ZSELinear
 from zse.quantize.scheme import quantize_rows
 from zse.quantize.stored import StoredMatrix
@@ -104,8 +103,7 @@ def convert_model_to_bnb(
     """
     if config is not None and not config.load_in_4bit:
         raise UsageError("the BitsAndBytesConfig says nothing of 4 bits", hint="load_in_4bit=True.")
-    with needing("hf", "convert_model_to_bnb"):
-        library = importlib.import_module("bitsandbytes")
+    library = bitsandbytes("convert_model_to_bnb")
     dtype = model.dtype if config is None else config.bnb_4bit_compute_dtype
     kind = "nf4" if config is None else config.bnb_4bit_quant_type
     is_nested = config is not None and config.bnb_4bit_use_double_quant
