@@ -95,7 +95,7 @@ class ZSELinear(torch.nn.Linear):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs [..., K] @ weight^T + bias, of the inputs' dtype."""
         rows = inputs.reshape(-1, self.in_features)
-        outputs: torch.Tensor = _PackedProduct.apply(rows, self)
+        outputs: torch.Tensor = _PackedProduct.apply(rows, self)  # type: ignore[no-untyped-call]
         bias = self._buffers["bias"]
         if bias is not None:
             outputs = outputs + bias.to(outputs.dtype)
@@ -115,6 +115,6 @@ class _PackedProduct(torch.autograd.Function):
         return layer.product(rows)
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         weights = context.layer.stored().values().to(gradient.dtype)
         return torch.mm(gradient, weights).to(context.dtype), None
