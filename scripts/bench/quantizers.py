@@ -1,0 +1,220 @@
+"""What our schemes cost a trained model beside those of other libraries: one text, one run.
+
+    python scripts/bench/quantizers.py CHECKPOINT [--only int4 nf4 ...] [--tokens 768]
+
+Every matrix of the layers of a checkpoint is quantized without data and put back in float32; head
+and embedding stay as they are, so that rows differ in rounding alone. The reference is the same
+checkpoint in float32. A library that is not installed is left out and named: bitsandbytes comes
+with the ``hf`` extra, hqq and torchao belong into an environment of their own. Prints a row a
+quantizer and one JSON object as the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from machine import machine_facts
+
+from zse.evaluate.models import Remembering
+from zse.evaluate.run import Evaluation, evaluate
+from zse.evaluate.texts import read_texts, windows_of
+from zse.format.as_torch import dequantize
+from zse.format.schemes import Scheme
+from zse.format.spec import TensorEntry
+from zse.quantize.scheme import quantize_rows
+from zse.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Rounding = Callable[[torch.Tensor], torch.Tensor]
+
+ROWS_AT_ONCE = 256
+
+
+class TorchReader:
+    """A model of transformers whose matrices may be replaced."""
+
+    def __init__(self, model: Any) -> None:
+        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        self._model = model
+
+    def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            rows = self._model(torch.tensor([list(token_ids)])).logits[0]
+        found: NDArray[np.float32] = rows.float().numpy()
+        return found
+
+
+def ours(scheme: Scheme, group_size: int) -> Rounding:
+    """Return what ``zse convert`` does to a matrix, and a reader undoes."""
+
+    def round_rows(rows: torch.Tensor) -> torch.Tensor:
+        size = next(one for one in (group_size, 64, 32) if rows.shape[1] % one == 0)
+        entry = TensorEntry(
+            name="", scheme=scheme, shape=tuple(rows.shape), group_size=size, parts=()
+        )
+        return dequantize(entry, quantize_rows(scheme, rows, size))
+
+    return round_rows
+
+
+def bitsandbytes_nf4(rows: torch.Tensor) -> torch.Tensor:
+    from bitsandbytes import functional
+
+    codes, state = functional.quantize_4bit(rows, blocksize=64, quant_type="nf4")
+    found: torch.Tensor = functional.dequantize_4bit(codes, state)
+    return found
+
+
+def hqq(group_size: int) -> Rounding:
+    def round_rows(rows: torch.Tensor) -> torch.Tensor:
+        from hqq.core.quantize import Quantizer
+
+        size = next(one for one in (group_size, 64, 32) if rows.shape[1] % one == 0)
+        codes, facts = Quantizer.quantize(
+            rows, nbits=4, group_size=size, axis=1, device="cpu", compute_dtype=torch.float32
+        )
+        found: torch.Tensor = Quantizer.dequantize(codes, facts)
+        return found
+
+    return round_rows
+
+
+def torchao(group_size: int) -> Rounding:
+    """Return its 4-bit rounding: each group by its smallest and its largest weight."""
+
+    def round_rows(rows: torch.Tensor) -> torch.Tensor:
+        from torchao.quantization import quant_primitives as own
+
+        size = next(one for one in (group_size, 64, 32) if rows.shape[1] % one == 0)
+        block, whole = (1, size), (torch.uint8, 0, 15)
+        scale, zero = own.choose_qparams_affine(
+            rows, own.MappingType.ASYMMETRIC, block, *whole, eps=1e-6
+        )
+        codes = own.quantize_affine(rows, block, scale, zero, *whole)
+        found: torch.Tensor = own.dequantize_affine(codes, block, scale, zero, *whole)
+        return found
+
+    return round_rows
+
+
+QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
+    "int4": ("zse-toolkit", 4.25, ours(Scheme.INT4, 128)),
+    "int4-g64": ("zse-toolkit", 4.5, ours(Scheme.INT4, 64)),
+    "nf4": ("zse-toolkit", 4.25, ours(Scheme.NF4, 64)),
+    "bitsandbytes-nf4": ("bitsandbytes", 4.5, bitsandbytes_nf4),
+    "hqq": ("hqq", 4.25, hqq(128)),
+    "hqq-g64": ("hqq", 4.5, hqq(64)),
+    "torchao": ("torchao", 4.25, torchao(128)),
+    "torchao-g64": ("torchao", 4.5, torchao(64)),
+}
+"""Library, bits a weight with the scales of its groups, and the rounding of [rows, columns].
+
+INT4 of all has two 16-bit numbers a group; bitsandbytes keeps its maxima in float32.
+"""
+
+
+def matrices(model: Any) -> dict[str, torch.Tensor]:
+    """Return the matrices of the layers: what ``--quant`` is for."""
+    return {
+        name: weight
+        for name, weight in model.named_parameters()
+        if ".layers." in name and weight.dim() == 2
+    }
+
+
+@torch.no_grad()
+def put_rounded(model: Any, exact: dict[str, torch.Tensor], rounding: Rounding) -> float:
+    """Replace the matrices by what a quantizer makes of them; return the relative error."""
+    lost, all_of_it = 0.0, 0.0
+    for name, weight in matrices(model).items():
+        for start in range(0, weight.shape[0], ROWS_AT_ONCE):
+            rows = exact[name][start : start + ROWS_AT_ONCE].float()
+            found = rounding(rows)
+            lost += (found - rows).square().sum().item()
+            all_of_it += rows.square().sum().item()
+            weight[start : start + ROWS_AT_ONCE] = found
+    return float((lost / all_of_it) ** 0.5)
+
+
+def text_of(folder: Path, name: str) -> bytes | None:
+    return (folder / name).read_bytes() if (folder / name).is_file() else None
+
+
+def installed(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def shown(name: str, bits: float, error: float, found: Evaluation) -> dict[str, float]:
+    """Print a row and return it for the JSON object."""
+    assert found.distance is not None
+    far, same = found.distance.divergence_nats, found.distance.same_top
+    print(
+        f"{name:<18} {bits:>5} {error:>7.2%} {far.value:>9.4f} +-{far.margin:6.4f} "
+        f"{same.value:>7.1%} +-{same.margin:5.1%} {found.perplexity:>10.2f}",
+        flush=True,
+    )
+    return {
+        "bits_per_weight": bits,
+        "weight_error": round(error, 5),
+        "divergence_nats": round(far.value, 5),
+        "divergence_nats_margin": round(far.margin, 5),
+        "same_top": round(same.value, 5),
+        "perplexity": round(found.perplexity, 4),
+    }
+
+
+def main() -> None:
+    from transformers import AutoModelForCausalLM
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--only", nargs="+", default=list(QUANTIZERS), choices=QUANTIZERS)
+    parser.add_argument("--text", nargs="+", type=Path, default=[], help="instead of the sample")
+    parser.add_argument("--tokens", type=int, default=768, help="of each text, at most")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        options.checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    ).eval()
+    exact = {name: weight.detach().clone() for name, weight in matrices(model).items()}
+    tokenizer = Tokenizer.from_sections(partial(text_of, options.checkpoint))
+    windows = windows_of(
+        tokenizer, read_texts(options.text), context=options.tokens, num_tokens=options.tokens
+    )
+    reader = TorchReader(model)
+    reference = Remembering(reader)
+    for window in windows:
+        reference.logits(window.token_ids)
+    results, libraries = {}, {}
+    print(f"{'quantizer':<18} {'bits':>5} {'weights':>7} {'KL':>18} {'same top':>15} perplexity")
+    for name in options.only:
+        library, bits, rounding = QUANTIZERS[name]
+        libraries[library] = installed(library)
+        if libraries[library] is None:
+            print(f"{name:<18} {library} is not installed")
+            continue
+        error = put_rounded(model, exact, rounding)
+        found = evaluate(reader, windows, reference)
+        results[name] = shown(name, bits, error, found)
+    facts = {"subject": "quantizers", "model": options.checkpoint.parent.name, **machine_facts()}
+    facts |= {"num_tokens": found.num_tokens, "libraries": libraries}
+    print(json.dumps({**facts, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
