@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from family_shapes import shape_of
 from interpreted_runner import open_runner
@@ -51,6 +52,7 @@ def write_mixed(path: Path, spec: ModelSpec) -> set[Scheme]:
         return {entry.scheme for entry in reader.header.tensors}
 
 
+@pytest.mark.slow
 def test_every_matrix_is_multiplied_in_its_own_scheme(tmp_path: Path) -> None:
     shape = shape_of(
         "llama",
@@ -67,6 +69,6 @@ def test_every_matrix_is_multiplied_in_its_own_scheme(tmp_path: Path) -> None:
     expected = as_tensor(torch_runner.logits(TOKENS))
     torch_runner.close()
     runner = open_runner(tmp_path / "m.zse")
-    found = as_tensor(runner.logits(TOKENS, chunk_tokens=len(TOKENS) - 1))
+    found = as_tensor(runner.logits(TOKENS))
     runner.close()
     assert float((found - expected).norm() / expected.norm()) < 2e-2

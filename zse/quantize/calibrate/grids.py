@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from zse.format.as_torch import scale_of_minifloat
 from zse.format.nf4 import NF4_CODES
-from zse.format.schemes import Scheme
+from zse.format.nl4 import NL4_CODES
+from zse.format.schemes import PACKED_COLUMNS, Scheme
 from zse.quantize import int4, int8
 from zse.quantize.nf4 import nearest_codes
 from zse.quantize.packing import pack_int4
@@ -73,6 +75,29 @@ class Nf4Grid:
         return {**self._parts, "qweight": pack_int4(codes.contiguous(), self._group_size)}
 
 
+class Nl4Grid:
+    """A whole number of the table times the group's scale."""
+
+    dtype = torch.uint8
+
+    def __init__(self, parts: Parts, group_size: int) -> None:
+        self._parts, self._group_size = parts, group_size
+        scale = scale_of_minifloat(parts["signed_scale"].int())
+        self._scale = scale.t().contiguous()
+        self._inverse = torch.where(self._scale != 0, 1 / self._scale, 0.0)
+        self._table = torch.tensor(NL4_CODES, dtype=torch.float32)
+        self._middles = (self._table[1:] + self._table[:-1]) / 2
+
+    def nearest(self, weights: torch.Tensor, column: int) -> tuple[torch.Tensor, torch.Tensor]:
+        group = column // self._group_size
+        codes = torch.bucketize(weights * self._inverse[group], self._middles)
+        return codes, self._table[codes].mul_(self._scale[group])
+
+    def parts(self, codes: torch.Tensor) -> Parts:
+        size = max(self._group_size, PACKED_COLUMNS)
+        return {**self._parts, "qweight": pack_int4(codes.contiguous(), size)}
+
+
 class Int8Grid:
     """A whole number times the row's scale."""
 
@@ -93,6 +118,7 @@ class Int8Grid:
 _GRIDS: dict[Scheme, Callable[[Parts, int], Grid]] = {
     Scheme.INT4: Int4Grid,
     Scheme.NF4: Nf4Grid,
+    Scheme.NL4: Nl4Grid,
     Scheme.INT8: lambda parts, _group_size: Int8Grid(parts),
 }
 SCHEMES = frozenset(_GRIDS)
