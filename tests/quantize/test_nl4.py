@@ -54,6 +54,22 @@ def test_gaussian_weights_lose_less_than_with_q4_k_or_as_little(
     assert (found - weight).norm() / weight.norm() < limit
 
 
+def test_inputs_that_count_more_lose_less() -> None:
+    torch.manual_seed(5)
+    weight = torch.randn(64, 64)
+    importance = torch.ones(64)
+    importance[::4] = 100.0
+
+    def lost(parts: dict[str, torch.Tensor]) -> float:
+        rest = restored(Scheme.NL4, parts, weight.shape, 16) - weight
+        return float((rest.square() * importance).sum())
+
+    weighted = quantize_rows(Scheme.NL4, weight, 16, importance)
+    assert lost(weighted) < 0.9 * lost(quantize_nl4(weight, 16))
+    alike = quantize_nl4(weight, 16, torch.full((64,), 2.0))
+    assert torch.equal(alike["qweight"], quantize_nl4(weight, 16)["qweight"])
+
+
 def test_bytes_do_not_depend_on_how_rows_are_cut() -> None:
     torch.manual_seed(4)
     weight = torch.randn(9, 96) * torch.rand(9, 1)

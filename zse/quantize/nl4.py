@@ -28,10 +28,13 @@ _STEPS = 4
 _SIGN = 128
 
 
-def quantize_nl4(rows: torch.Tensor, group_size: int) -> dict[str, torch.Tensor]:
+def quantize_nl4(
+    rows: torch.Tensor, group_size: int, importance: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
     """Quantize [num_rows, K] float32 to qweight uint8 [num_rows, K/2], signed_scale uint8.
 
-    Scales are [num_rows, K/G] for groups of G along K.
+    Scales are [num_rows, K/G] for groups of G along K. ``importance`` is [K] float32 above 0: what
+    the squared error of an input's weights counts; None: all alike.
 
     Raises:
         ConversionError: A group's largest weight is not finite, or more than a scale reaches.
@@ -44,10 +47,13 @@ def quantize_nl4(rows: torch.Tensor, group_size: int) -> dict[str, torch.Tensor]
     _check_range(largest)
     # The bits of a float32 down to its third of mantissa count scales; this one is rounded down.
     lowest = ((largest / _LARGEST_LEVEL).view(torch.int32) >> 20) - ((127 - SCALE_BIAS) << 3)
+    counts = None
+    if importance is not None:
+        counts = importance.reshape(-1, group_size).t().repeat(1, num_rows)
     best: _Fit | None = None
     for sign in (0, _SIGN):
         for step in range(_STEPS):
-            fit = _fit(groups, (lowest + step).clamp_(0, _LARGEST_SCALE) | sign)
+            fit = _fit(groups, (lowest + step).clamp_(0, _LARGEST_SCALE) | sign, counts)
             best = fit if best is None else _better(best, fit)
     assert best is not None
     codes = _codes_of_cells().index_select(0, _cells(groups, best.scale).view(-1))
@@ -67,12 +73,18 @@ class _Fit:
     error: torch.Tensor
 
 
-def _fit(groups: torch.Tensor, scale: torch.Tensor) -> _Fit:
-    """Return the squared error of groups [group_size, num_groups] at these scales."""
+def _fit(groups: torch.Tensor, scale: torch.Tensor, counts: torch.Tensor | None) -> _Fit:
+    """Return the squared error of groups [group_size, num_groups] at these scales.
+
+    ``counts`` is of the shape of groups: what each square counts.
+    """
     cells = _cells(groups, scale).view(-1)
     levels = _levels_of_cells().index_select(0, cells).view(groups.shape)
     rest = levels.mul_(-scale_of_minifloat(scale)).add_(groups)
-    return _Fit(scale=scale, error=tree_sum_(rest.square_()))
+    squares = rest.square_()
+    if counts is not None:
+        squares.mul_(counts)
+    return _Fit(scale=scale, error=tree_sum_(squares))
 
 
 def _better(first: _Fit, second: _Fit) -> _Fit:

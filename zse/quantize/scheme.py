@@ -34,8 +34,8 @@ def quantize_rows(
         scheme: How they are stored.
         rows: [num_rows, K] float32; of any shape and type for a plain scheme, which rounds them.
         group_size: Elements along K that share a scale (int4, nf4 and nl4; always 32 for mxfp4).
-        importance: [K] float32 above 0: what the squared error of an input's weights counts (int4
-            and nf4).
+        importance: [K] float32 above 0: what the squared error of an input's weights counts (int4,
+            nf4 and nl4).
 
     Raises:
         ConversionError: A value is infinite, not a number, or out of the scheme's range. (Float16
@@ -46,7 +46,7 @@ def quantize_rows(
     elif scheme is Scheme.NF4:
         parts = quantize_nf4(rows, group_size, importance)
     elif scheme is Scheme.NL4:
-        parts = quantize_nl4(rows, group_size)
+        parts = quantize_nl4(rows, group_size, importance)
     elif scheme is Scheme.MXFP4:
         parts = quantize_mxfp4(rows)
     elif scheme is Scheme.INT8:
