@@ -26,7 +26,7 @@ TOOL_PARSERS = (
 )
 REASONING_PARSERS = ("auto", "none", "think", "mistral", "seed", "granite")
 LOG_FORMATS = ("auto", "text", "json")
-SPECULATIONS = ("auto", "suffix", "off")
+SPECULATIONS = ("auto", "suffix", "model", "off")
 POOLINGS = ("auto", "last", "mean")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
@@ -109,8 +109,14 @@ class SpeculationOptions(Checked):
     speculate: str = described(
         "auto",
         "Who guesses tokens that are then checked together: suffix takes what followed the same "
-        "words before; auto is suffix where that changes no bit of an answer, on a CPU",
+        "words before, model asks the draft model; auto is model where one is named, else suffix "
+        "where that changes no bit of an answer, on a CPU",
         choices=SPECULATIONS,
+    )
+    draft_model: str = described(
+        "",
+        "A small model of the same tokenizer that guesses tokens for the large one, on a CPU",
+        unset="none",
     )
 
 
@@ -160,6 +166,7 @@ class LoadFields(TypedDict, total=False):
     speculate: str
     max_lora_rank: int
     max_loras: int
+    draft_model: str
     quant: str | None
 
 

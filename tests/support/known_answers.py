@@ -19,8 +19,6 @@ class KnownAnswers:
         wrong_each: One of so many drafts is wrong.
     """
 
-    seconds_each = 0.0
-
     def __init__(self, answer_of: Callable[[Any], list[int]], *, wrong_each: int = 5) -> None:
         self._answer_of = answer_of
         self._wrong_each = wrong_each

@@ -272,8 +272,10 @@ class EngineCore:
         for request_id in list(self._requests):
             self.abort(request_id)
         self._pending.clear()
-        if self._speculator is not None:
-            self._speculator.close()
+        begin = self._begin_speculation
+        speculator = begin() if begin is not None else self._speculator
+        if speculator is not None:
+            speculator.close()
         self.runner.close()
 
     def _speculator_once_due(self) -> Speculator | None:

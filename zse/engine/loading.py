@@ -105,7 +105,8 @@ def load_model(
             phases=phases,
         )
         tokenizer = reading.tokenizer()
-        core = make_core(runner, options, _end_tokens(reader, tokenizer))
+        begin = _draft_model_of(runner, reader, options, settings)
+        core = make_core(runner, options, _end_tokens(reader, tokenizer), begin)
     except BaseException:
         if reading is not None:
             reading.settle()
@@ -116,11 +117,17 @@ def load_model(
 
 
 def make_core(
-    runner: ModelRunner, options: LoadOptions, end_token_ids: tuple[int, ...] = ()
+    runner: ModelRunner,
+    options: LoadOptions,
+    end_token_ids: tuple[int, ...] = (),
+    begin_speculation: Callable[[], Speculator] | None = None,
 ) -> AnyCore:
-    """Return the engine of a model: of one that writes text, or of an encoder."""
+    """Return the engine of a model: of one that writes text, or of an encoder.
+
+    Without ``begin_speculation`` the options say whether tokens are guessed from texts.
+    """
     if not runner.is_encoder:
-        begin = _speculation_of(runner, options)
+        begin = begin_speculation or _speculation_of(runner, options)
         return EngineCore(runner, options, eos_token_ids=end_token_ids, begin_speculation=begin)
     from zse.engine.encoder_core import EncoderCore  # which other models do without
 
@@ -128,22 +135,43 @@ def make_core(
 
 
 def _speculation_of(runner: ModelRunner, options: LoadOptions) -> Callable[[], Speculator] | None:
-    """Return what makes the engine's speculator, or None where it has none."""
+    """Return what makes the engine's speculator where texts are guessed from, or None."""
     asked = options.speculation.speculate
-    if asked == "off" or (asked == "auto" and runner.looks_ahead):
+    if asked == "auto" and runner.looks_ahead:
         return None  # a GPU computes drafts with other roundings than single tokens
-    if runner.num_checkpoints is not None:
-        if asked != "auto":
-            _LOG.warning("no drafts are checked: the states of this model cannot go back")
+    if asked not in ("auto", "suffix") or not _checks_drafts(runner, asked):
         return None
-    return _begin_suffix
+    return _begin_with_texts
 
 
-def _begin_suffix() -> Speculator:
-    from zse.engine.drafting.speculator import Speculator  # behind the first token
-    from zse.engine.drafting.suffix_drafter import SuffixDrafter
+def _begin_with_texts() -> Speculator:
+    from zse.engine.drafting.opening import speculator_of_texts  # behind the first token
 
-    return Speculator(SuffixDrafter())
+    return speculator_of_texts()
+
+
+def _draft_model_of(
+    runner: ModelRunner, reader: ModelFile, options: LoadOptions, settings: Settings
+) -> Callable[[], Speculator] | None:
+    """Load the draft model, where one is asked for and of use."""
+    named, asked = options.speculation.draft_model, options.speculation.speculate
+    if runner.is_encoder or asked not in ("model", "auto") or (asked == "auto" and not named):
+        return None
+    if not _checks_drafts(runner, "model"):
+        return None
+    from zse.engine.drafting.opening import speculator_of_model  # which nobody else needs
+
+    speculator = speculator_of_model(runner, reader, options, settings)
+    return lambda: speculator
+
+
+def _checks_drafts(runner: ModelRunner, asked: str) -> bool:
+    """Whether a model can check drafts; says so where it cannot, and was asked to."""
+    if runner.num_checkpoints is None:
+        return True
+    if asked != "auto":
+        _LOG.warning("no drafts are checked: the states of this model cannot go back")
+    return False
 
 
 def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:

@@ -19,7 +19,7 @@ def costs_of(*, plain, checking=()):
 
 
 def test_before_a_step_was_seen_nothing_is_drafted():
-    assert lengths_that_pay([Offer(0.99, 10)], 1, StepCosts(), 0.0) == [0]
+    assert lengths_that_pay([Offer(0.99, 10)], 1, StepCosts()) == [0]
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_before_a_step_was_seen_nothing_is_drafted():
 def test_drafts_are_as_long_as_their_chance_is_worth_their_rows(chance, seconds_of_row, lengths):
     checking = [(rows, 1 + seconds_of_row * (rows - 1)) for rows in range(2, 12)]
     costs = costs_of(plain=[(1, 1.0)], checking=checking)
-    assert lengths_that_pay([Offer(chance, 10)], 1, costs, 0.0) == lengths
+    assert lengths_that_pay([Offer(chance, 10)], 1, costs) == lengths
 
 
 def test_likely_drafts_go_before_unlikely_ones_and_no_offer_gets_none():
     costs = costs_of(plain=[(3, 1.0)], checking=[(rows, 1 + 0.16 * (rows - 3)) for rows in (4, 40)])
-    lengths = lengths_that_pay([Offer(0.5, 10), NO_OFFER, Offer(0.95, 10)], 3, costs, 0.0)
+    lengths = lengths_that_pay([Offer(0.5, 10), NO_OFFER, Offer(0.95, 10)], 3, costs)
     assert lengths[2] > lengths[0]
     assert lengths[1] == 0
 
@@ -50,22 +50,22 @@ def test_in_a_batch_that_computes_for_each_row_drafts_stop():
     offers = [Offer(0.8, 10)] * 8
     alone = costs_of(plain=[(1, 1.0)], checking=[(rows, 1.0) for rows in (2, 11)])
     crowd = costs_of(plain=[(8, 1.0)], checking=[(rows, rows / 8) for rows in (9, 88)])
-    assert lengths_that_pay(offers[:1], 1, alone, 0.0) == [10]
-    assert lengths_that_pay(offers, 8, crowd, 0.0) == [0] * 8
+    assert lengths_that_pay(offers[:1], 1, alone) == [10]
+    assert lengths_that_pay(offers, 8, crowd) == [0] * 8
 
 
 def test_drafts_that_cost_something_are_fewer():
     costs = costs_of(plain=[(1, 1.0)], checking=[(rows, 1.0) for rows in range(2, 12)])
-    (free,) = lengths_that_pay([Offer(0.8, 10)], 1, costs, 0.0)
-    (dear,) = lengths_that_pay([Offer(0.8, 10)], 1, costs, 0.3)
-    (too_dear,) = lengths_that_pay([Offer(0.8, 10)], 1, costs, 1.0)
+    (free,) = lengths_that_pay([Offer(0.8, 10)], 1, costs)
+    (dear,) = lengths_that_pay([Offer(0.8, 10, 0.3)], 1, costs)
+    (too_dear,) = lengths_that_pay([Offer(0.8, 10, 1.0)], 1, costs)
     assert free > dear > too_dear == 0
 
 
 def test_a_step_checks_no_more_drafts_than_it_has_room_for():
     costs = costs_of(plain=[(20, 1.0)])
     costs.note(200, 180, 1.0)
-    assert sum(lengths_that_pay([Offer(1.0, 10)] * 20, 20, costs, 0.0)) == MAX_DRAFTS
+    assert sum(lengths_that_pay([Offer(1.0, 10)] * 20, 20, costs)) == MAX_DRAFTS
 
 
 def test_what_was_not_measured_lies_between_what_was():

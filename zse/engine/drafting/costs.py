@@ -25,7 +25,9 @@ _FORGOTTEN_AFTER = 1024
 _LEAST_SECONDS = 1e-9
 """Where a clock has not moved."""
 _FIRST_SLOPE = 0.08
-"""What one more row is believed to cost, beside the step without it, until it was tried."""
+"""What one more row is believed to cost, beside the step without it, until it was tried: so much,
+or less than half of one of many rows."""
+_FIRST_PART = 0.4
 _LEAST_GAIN = 1.05
 """Tokens a second with drafts, over those without, from which on they are worth it."""
 
@@ -76,21 +78,19 @@ class StepCosts:
         below = max((one for one in known if one[0] <= num_rows), default=(base_rows, base))
         above = min((one for one in known if one[0] > num_rows), default=None)
         if above is None:
-            return below[1] + _FIRST_SLOPE * base * (num_rows - below[0])
+            slope = min(_FIRST_SLOPE, _FIRST_PART / base_rows)
+            return below[1] + slope * base * (num_rows - below[0])
         part = (num_rows - below[0]) / (above[0] - below[0])
         return below[1] + part * (above[1] - below[1])
 
 
-def lengths_that_pay(
-    offers: Sequence[Offer], num_rows: int, costs: StepCosts, seconds_each: float
-) -> list[int]:
+def lengths_that_pay(offers: Sequence[Offer], num_rows: int, costs: StepCosts) -> list[int]:
     """Return how many drafts of each offer make the most tokens a second; often none.
 
     Args:
         offers: What could be guessed.
         num_rows: Rows that the step has without drafts.
         costs: What steps cost.
-        seconds_each: What it costs to make one draft more for everybody.
     """
     lengths, none = [0] * len(offers), [0] * len(offers)
     without = costs.plain(num_rows)
@@ -102,13 +102,13 @@ def lengths_that_pay(
         for place in range(1, offer.most + 1)
     ]
     drafts.sort(key=lambda draft: (-draft[0], draft[2]))
-    tokens, longest, best, best_count = float(num_rows), 0, num_rows / without * _LEAST_GAIN, 0
-    for count, (chance, _, place) in enumerate(drafts[:MAX_DRAFTS], start=1):
+    tokens, making, best, best_count = float(num_rows), 0.0, num_rows / without * _LEAST_GAIN, 0
+    for count, (chance, index, place) in enumerate(drafts[:MAX_DRAFTS], start=1):
         tokens += chance
-        longest = max(longest, place)
+        making = max(making, place * offers[index].seconds_each)
         seconds = costs.checking(num_rows + count, count)
         assert seconds is not None
-        rate = tokens / (seconds + seconds_each * longest)
+        rate = tokens / (seconds + making)
         if rate > best:
             best, best_count = rate, count
     for _, index, _ in drafts[:best_count]:

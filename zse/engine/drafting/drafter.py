@@ -20,6 +20,8 @@ class Offer(NamedTuple):
     """Of each draft to stand if those before it do, as far as is known."""
     most: int
     """Drafts that it could make; 0 where it has no guess."""
+    seconds_each: float = 0.0
+    """What it costs to make one draft more for every sequence, as measured."""
 
 
 NO_OFFER = Offer(0.0, 0)
@@ -27,9 +29,6 @@ NO_OFFER = Offer(0.0, 0)
 
 class Drafter(Protocol):
     """Guesses tokens. Whether they are right changes how fast an answer comes, never the answer."""
-
-    seconds_each: float
-    """What one draft of every sequence costs, measured; 0 where a guess is there for the asking."""
 
     def offers(self, sequences: Many[Sequence]) -> list[Offer]:
         """Say what could be guessed for each sequence; all its tokens but a pending one are known.

@@ -47,24 +47,8 @@ class Speculator:
         Of a sequence whose newest token is pending, the first draft is a guess of that token: those
         behind it let the sequence wait for its token, and be asked again.
         """
-        self._began = self._now()
-        decoding = [s for s in running if s.num_remaining == 1 and s.num_pending <= 1]
-        able = [s for s in decoding if not s.num_void and s.num_left > 1]
-        for sequence in running:
-            sequence.drafts = ()
-        offers = self._drafter.offers(able)
-        if not any(offer.most for offer in offers):
-            return
-        offers = [
-            offer._replace(most=min(offer.most, sequence.num_left - 1))
-            for offer, sequence in zip(offers, able, strict=True)
-        ]
-        lengths = lengths_that_pay(offers, len(decoding), self._costs, self._drafter.seconds_each)
-        wanted = [(s, length) for s, length in zip(able, lengths, strict=True) if length]
-        if not wanted:
-            return
-        for (sequence, _), drafts in zip(wanted, self._drafter.propose(wanted), strict=True):
-            sequence.drafts = drafts[sequence.num_pending :]
+        self._set_drafts(running)
+        self._began = self._now()  # what guesses cost is the drafter's own to tell
 
     def stepped(self, finished: Many[tuple[ScheduledChunk, Many[SampledToken]]]) -> None:
         """Note what came of the step since ``prepare``, before its tokens are appended."""
@@ -98,3 +82,22 @@ class Speculator:
 
     def close(self) -> None:
         self._drafter.close()
+
+    def _set_drafts(self, running: Many[Sequence]) -> None:
+        decoding = [s for s in running if s.num_remaining == 1 and s.num_pending <= 1]
+        able = [s for s in decoding if not s.num_void and s.num_left > 1]
+        for sequence in running:
+            sequence.drafts = ()
+        offers = self._drafter.offers(able)
+        if not any(offer.most for offer in offers):
+            return
+        offers = [
+            offer._replace(most=min(offer.most, sequence.num_left - 1))
+            for offer, sequence in zip(offers, able, strict=True)
+        ]
+        lengths = lengths_that_pay(offers, len(decoding), self._costs)
+        wanted = [(s, length) for s, length in zip(able, lengths, strict=True) if length]
+        if not wanted:
+            return
+        for (sequence, _), drafts in zip(wanted, self._drafter.propose(wanted), strict=True):
+            sequence.drafts = drafts[sequence.num_pending :]

@@ -39,8 +39,6 @@ class SuffixDrafter:
     that may share their prefixes too. Callers without a key share nothing.
     """
 
-    seconds_each = 0.0
-
     def __init__(self) -> None:
         self._followed: dict[Sequence, _Followed] = {}
         self._recent: OrderedDict[tuple[str, str], _RecentAnswers] = OrderedDict()

@@ -24,8 +24,8 @@ class Tally:
         self._right = [rate * _PRIOR_GUESSES for rate in rates]
         self._all = [_PRIOR_GUESSES for _ in rates]
 
-    def count(self, grade: int, num_guesses: int, num_right: int) -> None:
-        """Note guesses, of which so many stood."""
+    def count(self, grade: int, num_guesses: float, num_right: float) -> None:
+        """Note guesses, of which so many stood. Parts of guesses are beliefs."""
         kept = _KEPT**num_guesses
         self._right[grade] = self._right[grade] * kept + num_right
         self._all[grade] = self._all[grade] * kept + num_guesses
