@@ -77,3 +77,16 @@ def test_more_tokens_than_the_context_is_a_usage_error(model_file: Path) -> None
     result = CliRunner().invoke(app, [str(model_file), "--prompt-tokens", "64"])
     assert isinstance(result.exception, UsageError)
     assert "more than the model's 64" in str(result.exception)
+
+
+def test_drafts_are_held_against_answers_without_on_three_kinds_of_text() -> None:
+    arguments = ["tiny", "--device", "cpu", "--threads", "1", "--output-tokens", "24", "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--speculate", "suffix"])
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["text"] for row in rows] == ["code edit", "retrieval", "chat"]
+    for row in rows:
+        assert 2 <= row["output_tokens"] <= 24
+        assert 0 <= row["acceptance"] <= 1 <= row["tokens_per_step"]
+        assert row["is_same_answer"]
+        assert row["speedup"] == row["tokens_per_second"] / row["tokens_per_second_without"]

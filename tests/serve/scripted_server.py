@@ -17,6 +17,7 @@ from typing import Any
 
 from zse.engine.admission import check_request
 from zse.engine.output import Delta, TokenLogprob, TopLogprob
+from zse.engine.request import CheckedDrafts
 from zse.engine.stats import EngineStats
 from zse.engine.step_clock import TimedStep
 from zse.errors import ContextLengthError, DeviceError, EngineError, TemplateError
@@ -182,6 +183,7 @@ def _delta(index, prompt, text="", finish_reason=None, params=None, stop=None):
         finish_reason=finish_reason,
         prompt_tokens=len(prompt.encode()),
         stop=stop,
+        drafts=CheckedDrafts(accepted=3, rejected=1),
     )
 
 

@@ -29,6 +29,11 @@ def test_a_chat_answer_has_every_field(call):
     assert usage["completion_tokens"] == 5
     assert usage["total_tokens"] == usage["prompt_tokens"] + 5
     assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert usage["completion_tokens_details"] == {
+        "reasoning_tokens": 0,
+        "accepted_prediction_tokens": 3,
+        "rejected_prediction_tokens": 1,
+    }
 
 
 def test_stream_chunks_are_exactly_as_clients_expect(call):

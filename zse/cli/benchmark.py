@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -18,6 +18,16 @@ from zse.cli.table_flags import with_flags_of
 from zse.records import record
 from zse.units import MIB, size_text
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.evaluate.speculation import SpeculationResult
+    from zse.options import LoadOptions
+    from zse.settings import Settings
+
+_SPECULATION_ROUNDS = 3
+_HEADINGS = ("text", "tokens", "accepted", "a step", "tokens/s", "without", "ratio", "same")
+_COLUMNS = "{:<10} {:>6} {:>9} {:>7} {:>9} {:>9} {:>6} {:>5}\n"
 _WARM_TOKENS = 2
 """The first pass compiles kernels and touches pages."""
 
@@ -45,10 +55,12 @@ class BenchmarkResult:
 
 
 app = App()
+_FLAGS = ["device", "threads", "kernels", "kv_dtype", "exact_activations"]
+_FLAGS += ["speculate", "draft_model"]
 
 
 @app.command("benchmark")
-@with_flags_of(["device", "threads", "kernels", "kv_dtype", "exact_activations"])
+@with_flags_of(_FLAGS)
 def command(
     *,
     model: Model = "tiny",
@@ -61,7 +73,9 @@ def command(
 ) -> None:
     """Measure prefill and decode speed, memory and time to first token.
 
-    MODEL is fetched or converted if needed; the engine answers one batch of random prompts.
+    MODEL is fetched or converted if needed; the engine answers one batch of random prompts. With
+    --speculate, or --draft-model, it answers built-in texts with drafts and without instead: an
+    edit of code, a retrieval, a chat.
     """
     from zse.cli.transfer_display import shown_progress
     from zse.engine.meter import core_over, open_runner, random_prompts, run_batch
@@ -74,6 +88,9 @@ def command(
         path = locate_model(model, settings, quant=quant, progress=progress)
     options = with_flags(settings.serve.load, given)
     options = with_values(options, {"max_running": batch})
+    if given["speculate"] or given["draft_model"]:
+        _show_speculation(path, options, settings, output_tokens, as_json=as_json)
+        return
     started = time.perf_counter()
     runner = open_runner(path, options, settings, num_tokens=prompt_tokens + output_tokens)
     load_seconds = time.perf_counter() - started
@@ -114,3 +131,36 @@ def describe(result: BenchmarkResult) -> str:
         ("peak resident", f"{result.peak_resident_bytes / MIB:.1f} MiB"),
     )
     return "".join(f"{name:<18} {value}\n" for name, value in lines)
+
+
+def _show_speculation(
+    path: Path, options: LoadOptions, settings: Settings, output_tokens: int, *, as_json: bool
+) -> None:
+    """Print what drafts are worth on each of the built-in texts, as it becomes known."""
+    from zse.engine.loading import load_model
+    from zse.evaluate.speculation import measure_speculation
+    from zse.option import with_values
+
+    options = with_values(options, {"prefix_cache": False})
+    with closing(load_model(path, options, settings)) as model:
+        if not as_json:
+            sys.stdout.write(_COLUMNS.format(*_HEADINGS))
+        for one in measure_speculation(
+            model, options, num_output=output_tokens, rounds=_SPECULATION_ROUNDS
+        ):
+            row = json.dumps({**asdict(one), "speedup": one.speedup}) + "\n"
+            sys.stdout.write(row if as_json else _speculation_row(one))
+            sys.stdout.flush()
+
+
+def _speculation_row(result: SpeculationResult) -> str:
+    return _COLUMNS.format(
+        result.text,
+        result.output_tokens,
+        f"{result.acceptance:.0%}",
+        f"{result.tokens_per_step:.2f}",
+        f"{result.tokens_per_second:.1f}",
+        f"{result.tokens_per_second_without:.1f}",
+        f"{result.speedup:.2f}",
+        "yes" if result.is_same_answer else "no",
+    )

@@ -380,6 +380,7 @@ class EngineCore:
                     is_stop_token=reason == "stop" and is_end,
                     cached_tokens=sequence.cached_tokens or 0,
                     report=report,
+                    drafts=sequence.checked_drafts,
                 )
             )
             report = None

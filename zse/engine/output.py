@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
+from zse.engine.request import NO_DRAFTS, CheckedDrafts
 from zse.records import record
 from zse.text.detokenize import IncrementalDetokenizer
 from zse.text.stop import StopChecker
@@ -59,6 +60,8 @@ class Delta(Struct, frozen=True, gc=False):
     """The stop string that ended the choice; None when something else did."""
     report: PromptReport | None = None
     """What was asked of the prompt, on the first delta of the first choice."""
+    drafts: CheckedDrafts = NO_DRAFTS
+    """Guessed tokens of the choice that were checked so far."""
 
 
 class ChoiceText:
@@ -104,9 +107,9 @@ class ChoiceText:
         if not text and reason is None and self._report is None:
             return None
         self.is_finished = reason is not None
-        return self._delta(text, reason, event.cached_tokens)
+        return self._delta(text, reason, event)
 
-    def _delta(self, text: str, reason: FinishReason | None, cached_tokens: int) -> Delta:
+    def _delta(self, text: str, reason: FinishReason | None, event: TokenEvent) -> Delta:
         token_ids, self._token_ids = self._token_ids, []
         logprobs: Sequence[TokenLogprob] = ()
         if self._logprobs:
@@ -119,9 +122,10 @@ class ChoiceText:
             logprobs,
             reason,
             self._num_prompt_tokens,
-            cached_tokens,
+            event.cached_tokens,
             self._stop.found if self._stop is not None else None,
             report,
+            event.drafts,
         )
 
     def _note_logprob(

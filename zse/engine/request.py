@@ -114,6 +114,17 @@ class Request:
         return self.cache_salt if self.adapter is None else (self.adapter.number, self.cache_salt)
 
 
+class CheckedDrafts(NamedTuple):
+    """Guessed tokens of one choice that were checked so far."""
+
+    accepted: int = 0
+    """Those that the model chose too."""
+    rejected: int = 0
+
+
+NO_DRAFTS = CheckedDrafts()
+
+
 class TokenEvent(NamedTuple):
     """One generated token of one choice, or the end of a choice."""
 
@@ -132,6 +143,7 @@ class TokenEvent(NamedTuple):
     """Prompt tokens whose KV was reused."""
     report: PromptReport | None = None
     """What was asked of the prompt: with the first event of the first choice."""
+    drafts: CheckedDrafts = NO_DRAFTS
 
 
 def _tuple_of(value: object, kind: type) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from zse.engine.request import NO_DRAFTS, CheckedDrafts
 from zse.kernels.lm_head_sample.entries import AdjustmentHistory
 from zse.kernels.lm_head_sample.row import SamplingRow
 
@@ -58,6 +59,7 @@ class Sequence:
     drafts: TokenIds[int] = ()
     """Guesses of the tokens after the known ones, for the next step to check. Whoever guesses sets
     them between steps: behind a pending token, to have the sequence wait for that."""
+    checked_drafts: CheckedDrafts = NO_DRAFTS
     last_step: int = 0
     """Number of the last submitted step that uses its blocks."""
     cached_tokens: int | None = None
@@ -108,6 +110,11 @@ class Sequence:
         What was computed for these is of drafts that were wrong: it will be written over.
         """
         self.num_pending -= num_wanted
+        if num_wanted > 1:
+            accepted, rejected = self.checked_drafts
+            self.checked_drafts = CheckedDrafts(
+                accepted + num_accepted - 1, rejected + num_wanted - num_accepted
+            )
         self.num_computed -= num_wanted - num_accepted
 
     def end_reading(self, first: SampledToken) -> PromptReport | None:

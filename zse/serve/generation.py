@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from zse.engine.output import Delta, TokenLogprob
     from zse.engine.reading import PromptQuery, PromptReport
-    from zse.engine.request import SamplingParams
+    from zse.engine.request import CheckedDrafts, SamplingParams
     from zse.errors import ZSEError
     from zse.serve.access.caller import Caller
     from zse.serve.access.windows import Charge
@@ -98,6 +98,8 @@ class Generation:
         self.reasoning_tokens = 0
         """Of these, what was thought; counted by whoever reads the text."""
         self._cached_by_prompt: dict[int, int] = {}
+        self._drafts: dict[tuple[int, int], CheckedDrafts] = {}
+        """Of each choice of each prompt, the guessed tokens that were checked."""
         self.reports: dict[int, PromptReport] = {}
         """What was asked of the prompts that have been read so far."""
         self._outcome: Outcome = "aborted"
@@ -125,7 +127,11 @@ class Generation:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "completion_tokens_details": {
+                "reasoning_tokens": self.reasoning_tokens,
+                "accepted_prediction_tokens": sum(one.accepted for one in self._drafts.values()),
+                "rejected_prediction_tokens": sum(one.rejected for one in self._drafts.values()),
+            },
         }
 
     async def whole(self) -> list[WholeChoice]:
@@ -234,6 +240,7 @@ class Generation:
                 self.reports[prompt_index] = delta.report
         reason = delta.finish_reason
         if reason is not None:
+            self._drafts[prompt_index, delta.index] = delta.drafts
             if reason == "abort":
                 raise self._abort_error()
             self._watch.choice_ended(reason)

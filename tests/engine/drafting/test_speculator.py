@@ -60,6 +60,8 @@ def test_wrong_drafts_are_counted_and_change_no_answer(harness):
     assert harness.tokens_of(events, "a") == want
     counts = core.stats().speculation
     assert 0 < counts.accepted_tokens < counts.draft_tokens
+    told = events[-1].drafts
+    assert (told.accepted, sum(told)) == (counts.accepted_tokens, counts.draft_tokens)
 
 
 def test_what_is_sampled_with_a_seed_is_the_same_with_drafts(harness):

@@ -81,7 +81,9 @@ def usage_of(usage: dict[str, Any]) -> dict[str, Any]:
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": dict(usage["completion_tokens_details"]),
+        "output_tokens_details": {
+            "reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
+        },
         "total_tokens": usage["total_tokens"],
     }
 
