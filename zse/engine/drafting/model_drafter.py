@@ -125,6 +125,8 @@ class ModelDrafter:
         tokens = sequence.token_ids
         if not self._free_slots or max(tokens) >= self._num_known:
             return None
+        if sequence.request.adapter is not None:
+            return None  # it writes as the model without it
         if len(tokens) >= self._runner.max_position:
             return None
         table = self._cache.open_table(tokens, most_tokens=sequence.most_tokens)
