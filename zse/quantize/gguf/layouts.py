@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from zse.quantize.gguf.header import GgufHeader, GgufTensor
     from zse.quantize.gguf.views import Places
 
+_MOST_EXPERTS = 4096
+"""Each becomes a tensor of its own: a small file must not claim millions."""
+
 
 @record
 class _Model:
@@ -119,6 +122,11 @@ def _named(
             View(tensors=(tensor,), shape=tensor.shape, change=change),
         )
     elif part in experts and len(tensor.shape) == 3:
+        if tensor.shape[0] > _MOST_EXPERTS:
+            raise CheckpointError(
+                f"{model.where}: {tensor.name} has {tensor.shape[0]} experts; expected at most "
+                f"{_MOST_EXPERTS}"
+            )
         for index in range(tensor.shape[0]):
             yield (
                 f"{name}.{experts[part].format(index=index)}.{leaf}",
