@@ -26,7 +26,7 @@ from scripts.reference_routes import routes_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
 from zse.deploy.registry import TARGETS, settings_of  # noqa: E402
 from zse.option import options_of  # noqa: E402
-from zse.options import ServeOptions  # noqa: E402
+from zse.server_options import ServeOptions  # noqa: E402
 
 
 def command_page() -> str:
@@ -49,7 +49,8 @@ def helps_below(context: typer.Context) -> list[str]:
 
 
 def settings_page() -> str:
-    lines = ["# Settings", "", "Generated from `zse/options.py` and `zse/settings.py`.", ""]
+    sources = "`zse/options.py`, `zse/server_options.py` and `zse/settings.py`"
+    lines = ["# Settings", "", f"Generated from {sources}.", ""]
     lines += [
         "A flag wins over a variable, a variable over `zse.toml` of the current folder, that over "
         "`~/.config/zse/zse.toml`; the [guide](../guides/serve.md#settings) tells more.",

@@ -8,7 +8,8 @@ import pytest
 
 from zse.errors import UsageError
 from zse.option import options_of, several, with_flags
-from zse.options import LoadFields, LoadOptions, ServeOptions, load_fields, load_options
+from zse.options import LoadFields, LoadOptions, load_fields, load_options
+from zse.server_options import ServeOptions
 
 
 def test_the_keywords_of_a_load_are_its_options_with_their_types() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from zse.errors import BadSettingError
 from zse.option import options_of
-from zse.options import ServeOptions
+from zse.server_options import ServeOptions
 from zse.settings import Settings, load_settings
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from zse.errors import BadSettingError
 from zse.option import options_of, with_flags
-from zse.options import ServeOptions
+from zse.server_options import ServeOptions
 from zse.settings import Settings, load_settings, subprocess_environment
 
 

@@ -54,7 +54,7 @@ def test_files_with_slow_tests_begin(tmp_path: Path) -> None:
 def test_the_environment_of_a_developer_does_not_leak_in(tmp_path: Path) -> None:
     text = """
 def test_a():
-    from zse.options import ServeOptions
+    from zse.server_options import ServeOptions
     from zse.settings import load_settings
     settings = load_settings()
     assert settings.serve == ServeOptions() and not settings.aws.endpoint_url

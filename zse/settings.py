@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from zse.environment import GPU_QUEUES
 from zse.errors import BadSettingError
 from zse.option import WANTED, Option, described, options_of, several, with_values
-from zse.options import ServeOptions
 from zse.records import record
+from zse.server_options import ServeOptions
 from zse.units import GIB
 
 if TYPE_CHECKING:

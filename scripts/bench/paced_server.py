@@ -15,9 +15,10 @@ from typing import Any
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.request import TokenEvent
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.serve.start import start
 from zse.serve.state import AppState, LoadedModel
+from zse.server_options import ServeOptions
 from zse.settings import load_settings
 
 STEP_SECONDS = 0.02

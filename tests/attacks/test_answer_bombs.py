@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zse.options import TOOL_PARSERS
+from zse.server_options import TOOL_PARSERS
 from zse.text.dialect import Dialect
 from zse.text.pieces import Arguments, Said, Thought
 

@@ -4,8 +4,9 @@ import pytest
 from any_layers import attention, layer, model
 
 from zse.errors import NotFoundError, UnsupportedModelError, UsageError
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.serve.adapters import read_for_start
+from zse.server_options import ServeOptions
 
 SPEC = model([layer(0, attention)])
 

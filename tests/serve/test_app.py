@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from zse.options import ServeOptions
 from zse.serve.http.hosts import LOOPBACK_HOSTS
 from zse.serve.http.rules import HTTPRules
+from zse.server_options import ServeOptions
 
 
 def test_a_chat_answer_has_every_field(call):

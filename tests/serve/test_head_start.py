@@ -3,9 +3,10 @@
 import pytest
 
 from zse.errors import DeviceError, NotFoundError
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.serve.head_start import HeadStart
+from zse.server_options import ServeOptions
 from zse.settings import Settings
 
 

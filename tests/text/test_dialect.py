@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zse.options import REASONING_PARSERS, TOOL_PARSERS
+from zse.server_options import REASONING_PARSERS, TOOL_PARSERS
 from zse.text.dialect import Dialect, detect_dialect
 from zse.text.facts import AddedToken
 from zse.text.pieces import Said

@@ -14,7 +14,7 @@ from zse.cli.parameters import Json
 from zse.cli.table_flags import with_flags_of
 from zse.errors import UsageError
 from zse.option import options_of, own_options, with_flags
-from zse.options import ServeOptions
+from zse.server_options import ServeOptions
 from zse.settings import load_settings, settings_files, settings_origins
 
 app = App(help="Show every option, its value and where that came from.")

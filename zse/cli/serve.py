@@ -8,7 +8,7 @@ from zse.cli.app import App
 from zse.cli.parameters import OptionalModel
 from zse.cli.table_flags import with_flags_of
 from zse.option import options_of, with_flags
-from zse.options import ServeOptions
+from zse.server_options import ServeOptions
 from zse.settings import load_settings
 
 _FLAGS = [key for key, row in options_of(ServeOptions).items() if row.by_hand and key != "model"]

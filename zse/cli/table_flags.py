@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 import typer
 
 from zse.option import options_of
-from zse.options import ServeOptions
+from zse.server_options import ServeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

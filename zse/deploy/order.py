@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from zse.errors import UsageError
 from zse.oci.registry.reference import parse_reference
 from zse.option import described, own_options
-from zse.options import MAX_PORT
 from zse.records import record
+from zse.server_options import MAX_PORT
 from zse.store.location import is_address, parse_location
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.engine.adapters import Adapter
     from zse.models.spec import ModelSpec
-    from zse.options import ServeOptions
     from zse.serve.state import LoadedModel
+    from zse.server_options import ServeOptions
 
 
 def read_for_start(

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from zse.options import ServeOptions, TelemetryOptions
     from zse.serve.handover import Predecessor
     from zse.serve.http.rules import HTTPRules
     from zse.serve.http.server import HTTPServer
     from zse.serve.ledger import Ledger
     from zse.serve.state import LoadedModel
     from zse.serve.telemetry.tracing import Tracing
+    from zse.server_options import ServeOptions, TelemetryOptions
     from zse.settings import Settings
 
 LOG = logging.getLogger("zse.serve")

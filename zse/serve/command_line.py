@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from zse.errors import ZSEError
 from zse.option import options_of, with_flags, with_values
-from zse.options import ServeOptions
 from zse.serve.start import start
+from zse.server_options import ServeOptions
 from zse.settings import load_settings
 
 if TYPE_CHECKING:

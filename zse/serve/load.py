@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from zse.engine.opening import OpenedModel
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
-    from zse.options import ServeOptions
     from zse.serve.head_start import HeadStart
     from zse.serve.progress import LoadProgress
+    from zse.server_options import ServeOptions
     from zse.settings import Settings
     from zse.text.dialect import Dialect
     from zse.text.template import ChatTemplate

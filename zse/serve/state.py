@@ -15,7 +15,6 @@ from zse.errors import (
     ModelNotFoundError,
     ShuttingDownError,
 )
-from zse.options import ServeOptions
 from zse.records import record
 from zse.serve.access.keyring import Keyring
 from zse.serve.access.policy import Access
@@ -26,6 +25,7 @@ from zse.serve.leaving import Presence
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
 from zse.serve.telemetry.metrics import Metrics
+from zse.server_options import ServeOptions
 from zse.settings import Settings
 from zse.text.dialect import Dialect
 

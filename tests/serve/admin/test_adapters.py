@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from random_adapters import write_adapter
 
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.serve.adapters import as_model
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
+from zse.server_options import ServeOptions
 from zse.settings import load_settings
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from zse.models.memory import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, MemoryEstimate
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.serve.admin import memory
 from zse.serve.admin.memory import ModelMemoryError, Room, room_for_models
 from zse.serve.models import ModelTable
+from zse.server_options import ServeOptions
 from zse.units import GIB
 
 ESTIMATE = MemoryEstimate(

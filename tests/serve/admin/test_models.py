@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.serve.admin.loading import ModelLoader
 from zse.serve.admin.stats import resident_bytes
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
+from zse.server_options import ServeOptions
 from zse.settings import load_settings
 
 LOAD, UNLOAD = "/api/models/load", "/api/models/unload"

@@ -6,11 +6,11 @@ import json
 import httpx
 import pytest
 
-from zse.options import AuditOptions, ServeOptions
 from zse.serve.access.keyring import Keyring
 from zse.serve.access.keys import make_key
 from zse.serve.access.policy import Access
 from zse.serve.state import Presence
+from zse.server_options import AuditOptions, ServeOptions
 
 CHAT = "/v1/chat/completions"
 

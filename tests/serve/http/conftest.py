@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from zse.options import HTTPOptions
 from zse.serve.http.server import HTTPServer
 from zse.serve.sockets import bind_socket
+from zse.server_options import HTTPOptions
 
 
 class Served:

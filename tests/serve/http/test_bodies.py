@@ -5,7 +5,6 @@ import json
 import pytest
 
 from zse.errors import OverloadedError
-from zse.options import HTTPOptions, ServeOptions
 from zse.serve.http.bodies import (
     FREE_BYTES,
     MAX_CONTAINERS,
@@ -16,6 +15,7 @@ from zse.serve.http.bodies import (
 )
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.json_body import MAX_DEPTH, read_mapping
+from zse.server_options import HTTPOptions, ServeOptions
 
 COMPLETIONS = "/v1/completions"
 JSON = {"content-type": "application/json"}

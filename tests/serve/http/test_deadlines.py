@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from zse.options import ServeOptions
 from zse.serve.http.deadlines import seconds_allowed
 from zse.serve.http.errors import BadRequestError
+from zse.server_options import ServeOptions
 
 
 @pytest.mark.parametrize(

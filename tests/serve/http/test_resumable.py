@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from zse.errors import OverloadedError
-from zse.options import ServeOptions
 from zse.serve.access.caller import ANYBODY
 from zse.serve.http.errors import UnknownIdError
 from zse.serve.http.resumable import ResumableStreams
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
+from zse.server_options import ServeOptions
 
 SCOPE = {"path": "/v1/chat/completions", "state": {"caller": ANYBODY, "request_id": "r"}}
 RESUMABLE = {"x-zse-resumable": "1"}

@@ -3,12 +3,12 @@
 import pytest
 
 from zse.errors import UsageError
-from zse.options import HTTPOptions
 from zse.serve.http.cors import CrossOrigin
 from zse.serve.http.hosts import LOOPBACK_HOSTS
 from zse.serve.http.proxies import TrustedProxies
 from zse.serve.http.rules import rules_of
 from zse.serve.http.shell import in_shell
+from zse.server_options import HTTPOptions
 
 APP = "https://app.example.com"
 

@@ -17,12 +17,12 @@ from wsproto.events import (
     TextMessage,
 )
 
-from zse.options import HTTPOptions, ServeOptions
 from zse.serve.http.rules import rules_of
 from zse.serve.http.shell import in_shell
 from zse.serve.http.websocket import MAX_MESSAGE_BYTES
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
+from zse.server_options import HTTPOptions, ServeOptions
 
 
 async def echo(scope, receive, send):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from zse.options import TOOL_PARSERS
+from zse.server_options import TOOL_PARSERS
 from zse.text.dialect import Dialect
 
 WEATHER = {

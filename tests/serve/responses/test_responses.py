@@ -9,7 +9,7 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
-from zse.options import ServeOptions
+from zse.server_options import ServeOptions
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 CALL = 'say:Well <tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'

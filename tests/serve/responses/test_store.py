@@ -2,12 +2,12 @@
 
 import pytest
 
-from zse.options import ServeOptions
 from zse.serve.http.errors import UnknownIdError
 from zse.serve.ledger import Ledger
 from zse.serve.responses import store as module
 from zse.serve.responses.store import ResponseStore, StoredResponse
 from zse.serve.state import AppState
+from zse.server_options import ServeOptions
 
 
 def make_store(most=1000):

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from zse.options import ServeOptions, TelemetryOptions
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
 from zse.serve.telemetry.families import FAMILIES, VLLM_NAMES
 from zse.serve.telemetry.metrics import Metrics, _as_vllm
 from zse.serve.telemetry.watch import RequestWatch, Subject, Used
+from zse.server_options import ServeOptions, TelemetryOptions
 
 
 def samples(text):

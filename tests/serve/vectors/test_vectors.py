@@ -13,9 +13,10 @@ from zse.engine.vectors import unit
 from zse.errors import UnsupportedModelError
 from zse.format import ZSEReader
 from zse.models.pooling import POOLING_SECTION
-from zse.options import ServeOptions, load_options
+from zse.options import load_options
 from zse.serve.vectors.protocol import MAX_INPUTS
 from zse.serve.vectors.reading import pooling_of
+from zse.server_options import ServeOptions
 
 
 def embed(real, given, **fields):

@@ -6,8 +6,8 @@ from typing import Any
 
 from zse.errors import UsageError
 from zse.option import options_of, with_flags
-from zse.options import ServeOptions
 from zse.serve.start import start
+from zse.server_options import ServeOptions
 from zse.settings import load_settings
 
 __all__ = ["run_server"]

@@ -10,8 +10,9 @@ from zse.device.survey import survey_cuda
 from zse.errors import ZSEError
 from zse.models.memory import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, MemoryEstimate, estimate_memory
 from zse.option import with_values
-from zse.options import LoadOptions, ServeOptions
+from zse.options import LoadOptions
 from zse.records import record
+from zse.server_options import ServeOptions
 from zse.units import GIB, memory_text
 
 if TYPE_CHECKING:

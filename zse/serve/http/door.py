@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from zse.errors import OverloadedError, UsageError
 
 if TYPE_CHECKING:
-    from zse.options import HTTPOptions
+    from zse.server_options import HTTPOptions
 
 LOG = logging.getLogger("zse.serve.door")
 

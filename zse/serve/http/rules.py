@@ -8,9 +8,9 @@ from zse.records import record
 from zse.serve.http.hosts import answered_hosts
 
 if TYPE_CHECKING:
-    from zse.options import HTTPOptions
     from zse.serve.http.proxies import Network
     from zse.serve.http.tls import Certificates
+    from zse.server_options import HTTPOptions
 
 
 @record

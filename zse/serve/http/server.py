@@ -14,10 +14,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zse.options import HTTPOptions
 from zse.serve.http.connection import Connection
 from zse.serve.http.door import Door
 from zse.serve.sockets import BACKLOG
+from zse.server_options import HTTPOptions
 
 if TYPE_CHECKING:
     import socket

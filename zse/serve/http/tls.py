@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UsageError
 
 if TYPE_CHECKING:
-    from zse.options import HTTPOptions
+    from zse.server_options import HTTPOptions
 
 LOG = logging.getLogger("zse.serve")
 

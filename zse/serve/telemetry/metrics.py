@@ -6,9 +6,9 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from zse.options import TelemetryOptions
 from zse.serve.telemetry.families import FAMILIES, VLLM_NAMES
 from zse.serve.telemetry.tally import Tally
+from zse.server_options import TelemetryOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,0 +1,259 @@
+"""The options of a server: who may ask and how, what is kept of it, which models, when it leaves.
+
+As in ``zse.options``, each once.
+"""
+
+from __future__ import annotations
+
+from zse.option import Checked, described
+from zse.options import LoadOptions
+from zse.records import record
+from zse.units import GIB, MIB
+
+TOOL_PARSERS = (
+    *("auto", "none", "hermes", "qwen3_coder", "llama3", "mistral", "deepseek", "glm"),
+    *("pythonic", "harmony", "kimi", "granite", "nemotron"),
+)
+REASONING_PARSERS = ("auto", "none", "think", "mistral", "seed", "granite")
+LOG_FORMATS = ("auto", "text", "json")
+POOLINGS = ("auto", "last", "mean")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_PORT = 65535
+MAX_TIMEOUT_SECONDS = 86_400.0
+MAX_BODY_MIB = 1024
+_INFINITE = float("inf")
+
+
+@record
+class AccessOptions(Checked):
+    """Who may ask."""
+
+    public: bool = described(
+        False,
+        "A gate in front asks who comes: without keys, all may ask that reach this server",
+    )
+    api_keys: str = described(
+        "", "API keys with commas between them; admin:KEY is one of an admin", is_secret=True
+    )
+    api_keys_file: str = described("", "A mounted secret that holds API keys", unset="none")
+    limits_storage: str = described(
+        "", "Where replicas count together what a key uses: redis://HOST:PORT/DB", unset="nowhere"
+    )
+
+
+@record
+class HTTPOptions(Checked):
+    """How the server treats connections: whom it answers, for how long, how much."""
+
+    read_timeout: float = described(
+        30.0,
+        "How long a client may take to send the head of a request, or stall in its body",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    write_timeout: float = described(
+        30.0,
+        "How long a client may take nothing of its answer before the answer is given up",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    keep_alive_timeout: float = described(
+        75.0,
+        "How long a connection is kept between requests; longer than load balancers keep theirs",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    max_connections: int = described(
+        0, "Connections at once", unset="as many as the limit of open files has room for"
+    )
+    max_websockets: int = described(64, "WebSockets open at once")
+    max_body_mib: int = described(
+        32, "Longest body of a request", unit="MiB", least=1, most=MAX_BODY_MIB
+    )
+    allowed_hosts: tuple[str, ...] = described(
+        (),
+        "Another name that requests may call this server by, * for any; on an address other than "
+        "loopback all are answered unless one is given",
+        key="allowed_host",
+    )
+    cors_origins: tuple[str, ...] = described(
+        (),
+        "Origin of web pages that browsers may let read answers, such as https://app.example.com",
+        key="cors_origin",
+    )
+    trusted_proxies: tuple[str, ...] = described(
+        (),
+        "Address or network of a proxy in front, whose X-Forwarded headers are believed",
+        key="trusted_proxy",
+    )
+    root_path: str = described("", "Path that a proxy in front puts before ours, such as /llm")
+    ssl_certfile: str = described(
+        "", "File of certificates (PEM) to serve HTTPS with; read again when it changes"
+    )
+    ssl_keyfile: str = described("", "File of the key", unset="it stands in --ssl-certfile")
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self.max_body_mib * MIB
+
+
+@record
+class AuditOptions(Checked):
+    """The log of who asked what."""
+
+    audit: bool = described(True, "Keep a line of each request: who, what, when, how many tokens")
+    audit_dir: str = described(
+        "", "Folder of the audit log", unset="audit in ZSE_HOME, where that can be written"
+    )
+    audit_content: bool = described(
+        False, "Keep the beginning of each body too, prompts and all, in the audit log"
+    )
+
+
+@record
+class TelemetryOptions(Checked):
+    """What operators see."""
+
+    metrics_by_key: bool = described(
+        False, "Tell metrics of requests by API key too; every key is a set of time series"
+    )
+    metrics_names: str = described(
+        "zse", "Names in /metrics: ours, or vLLM's beside them", choices=("zse", "both")
+    )
+    otlp_endpoint: str = described(
+        "",
+        "Collector that traces are sent to (OTLP over HTTP), such as http://127.0.0.1:4318",
+        unset="no traces",
+        env="ZSE_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
+    trace_ratio: float = described(
+        1.0, "Share of requests that are traced, where their clients do not say", most=1.0
+    )
+
+
+@record
+class ServeOptions(Checked):
+    """One start of the server."""
+
+    model: str = described("tiny", "A .zse file, a checkpoint folder, a hub id or a built-in name")
+    host: str = described("127.0.0.1", "Address to bind; images set 0.0.0.0")
+    port: int = described(
+        8000, "Port to bind", unset="a free one", most=MAX_PORT, env="PORT ZSE_PORT"
+    )
+    http: HTTPOptions = HTTPOptions()
+    served_model_name: str = described("", "Name in /v1/models", unset="the model's own")
+    model_alias: str = described(
+        "",
+        "Other names that requests may give the model, with commas between them; "
+        "* stands for any text, as in claude-*",
+        unset="none but default",
+    )
+    tool_parser: str = described(
+        "auto", "How the model writes calls of tools; auto asks its template", choices=TOOL_PARSERS
+    )
+    reasoning_parser: str = described(
+        "auto",
+        "How the model marks its reasoning; auto asks its template",
+        choices=REASONING_PARSERS,
+    )
+    model_places: str = described(
+        "",
+        "Where other models may be loaded from over the API, with commas between them: folders, "
+        "s3://BUCKET/PREFIX/, hf://OWNER/, single models",
+        unset="nowhere",
+    )
+    loras: tuple[str, ...] = described(
+        (), "A LoRA adapter that requests may name, NAME=FOLDER in PEFT's form", key="lora"
+    )
+    lora_places: str = described(
+        "",
+        "Folders that adapters may be loaded from over the API, with commas between them",
+        unset="nowhere",
+    )
+    models_gib: float = described(
+        0.0, "Memory for all models on a CPU together", unit="GiB", unset="what is available"
+    )
+    load: LoadOptions = LoadOptions()
+    pooling: str = described(
+        "auto",
+        "Which hidden states make the vector of a text, the last token's or the mean of all; auto "
+        "is what the model's files say, else last",
+        choices=POOLINGS,
+    )
+    max_queue: int = described(256, "Answers that may wait before new requests get 429")
+    stored_responses: int = described(
+        1000,
+        "Answers of /v1/responses that are kept in memory, 64 Mi characters in all",
+        unset="none",
+    )
+    resumable_streams: int = described(
+        64, "Streams that can be resumed at once; each keeps up to 2 MiB of events"
+    )
+    resume_seconds: float = described(
+        60.0, "How long such a stream goes on, and is kept, while nobody reads it", unit="seconds"
+    )
+    max_queue_tokens: int = described(
+        4194304, "Prompt tokens that may run and wait before new requests get 429", unit="tokens"
+    )
+    max_unread: int = described(
+        32768,
+        "Most of an answer that may lie unread by its client before the answer is ended",
+        unit="tokens",
+        least=256,
+    )
+    max_request_seconds: float = described(
+        0.0,
+        "Longest time of a request; the header X-Request-Timeout may ask for less",
+        unit="seconds",
+        unset="no end",
+    )
+    leave_seconds: float = described(
+        0.0,
+        "How long SIGTERM, with readiness off, goes on answering new requests",
+        unit="seconds",
+    )
+    handover: str = described(
+        "", "Unix socket at which a server hands its port to the next one that is started with it"
+    )
+    drain_seconds: float = described(
+        30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
+    )
+    access: AccessOptions = AccessOptions()
+    audit: AuditOptions = AuditOptions()
+    telemetry: TelemetryOptions = TelemetryOptions()
+    log_level: str = described("info", "What is logged", choices=LOG_LEVELS, any_case=True)
+    log_format: str = described(
+        "auto", "How it is logged; auto is text for a person at a terminal", choices=LOG_FORMATS
+    )
+    loading_ping_status: int = 204
+    """What /ping answers until the model is there: 204 or 503."""
+    start_time_ns: int = described(
+        0,
+        "CLOCK_REALTIME when a launcher started the process",
+        unit="nanoseconds",
+        unset="the kernel is asked",
+        is_internal=True,
+    )
+
+    @property
+    def models_bytes(self) -> int:
+        """Memory for all models on a CPU together; 0 means what is available."""
+        return int(self.models_gib * GIB)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where other models may be loaded from."""
+        return tuple(place for each in self.model_places.split(",") if (place := each.strip()))
+
+    @property
+    def adapter_places(self) -> tuple[str, ...]:
+        """Folders that adapters may be loaded from over the API."""
+        return tuple(place for each in self.lora_places.split(",") if (place := each.strip()))
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Patterns of the other names that requests may give the model."""
+        return tuple(name for each in self.model_alias.split(",") if (name := each.strip()))
