@@ -104,8 +104,8 @@ class Dialect:
     calls: str = "hermes"
     """One of ``zse.server_options.TOOL_PARSERS``, but auto."""
     reasoning: str = NONE
-    """One of ``zse.server_options.REASONING_PARSERS``, but auto; none where the model does not reason, or
-    its form of calls has a place for it."""
+    """One of ``zse.server_options.REASONING_PARSERS``, but auto; none where the model does not
+    reason, or its form of calls has a place for it."""
     controls: Mapping[str, int] = field(default_factory=dict)
     """Ids of the control tokens by their texts."""
     thinking: ThinkingControls = ThinkingControls()

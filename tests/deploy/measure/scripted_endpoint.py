@@ -10,8 +10,8 @@ sys.path[:0] = [str(Path(__file__).parents[3] / folder) for folder in ("tests/se
 
 from scripted_server import scripted_model  # noqa: E402
 
-from zse.server_options import ServeOptions  # noqa: E402
 from zse.serve.start import start  # noqa: E402
+from zse.server_options import ServeOptions  # noqa: E402
 from zse.settings import Settings  # noqa: E402
 
 
