@@ -16,7 +16,7 @@ from zse.backends.operations import is_attention
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme, group_sizes
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
-from zse.kernels.native import structs
+from zse.kernels.native import codes
 from zse.models.families import all_families, read_checkpoint
 from zse.models.storage import QUANTIZATIONS
 
@@ -34,7 +34,7 @@ what tests hold the others against.
 """
 _PUBLISHED = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
 _GPU_SCHEMES = {*PLAIN_SCHEMES, *GROUPED_SCHEMES, "int8"}
-_CPU_SCHEMES = {scheme.name.lower() for scheme in structs.Scheme}
+_CPU_SCHEMES = {scheme.name.lower() for scheme in codes.Scheme}
 
 
 def models_page() -> str:

@@ -29,16 +29,9 @@ import torch
 from cpu_operations import MOST_SINGLE_ROWS, Attending, Choosing
 from machine import machine_facts
 
+from zse.kernels.native.codes import Kind, Register, Scheme
 from zse.kernels.native.library import Library, load
-from zse.kernels.native.structs import (
-    Kind,
-    Matrix,
-    Operation,
-    Quantized,
-    Register,
-    Scheme,
-    Step,
-)
+from zse.kernels.native.structs import Matrix, Operation, Quantized, Step
 from zse.records import record
 
 if TYPE_CHECKING:

@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from zse.kernels.native.structs import (
-    ATTENTION_PARTS,
-    Attention,
-    Cache,
-    CacheDtype,
-    Kind,
-    Operation,
-    Register,
-    Rows,
-    Sampling,
-    Step,
-)
+from zse.kernels.native.codes import ATTENTION_PARTS, CacheDtype, Kind, Register
+from zse.kernels.native.structs import Attention, Cache, Operation, Rows, Sampling, Step
 
 if TYPE_CHECKING:
     from zse.kernels.native.library import Pool

@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zse.kernels.native.codes import ATTENTION_PARTS, CacheDtype, Kind, Register
 from zse.kernels.native.library import load, runnable
-from zse.kernels.native.structs import (
-    ATTENTION_PARTS,
-    Attention,
-    Cache,
-    CacheDtype,
-    Kind,
-    Norm,
-    Operation,
-    Register,
-    Rows,
-    Step,
-)
+from zse.kernels.native.structs import Attention, Cache, Norm, Operation, Rows, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,7 +8,8 @@ from family_shapes import shape_of
 from zse.backends.cpu.latent import latent_of
 from zse.backends.handles import LatentWeights
 from zse.errors import UnsupportedModelError
-from zse.kernels.native.structs import Matrix, Norm, Scheme
+from zse.kernels.native.codes import Scheme
+from zse.kernels.native.structs import Matrix, Norm
 from zse.models.families import read_checkpoint
 
 MIXER = (

@@ -15,7 +15,7 @@ from zse.backends.torch import TorchBackend
 from zse.backends.types import SequenceChunk, StepBatch
 from zse.errors import UnsupportedModelError
 from zse.format import ZSEReader
-from zse.kernels.native.structs import Kind
+from zse.kernels.native.codes import Kind
 from zse.models.decoder import forward_of, logits_of
 from zse.models.rope import RoPESpec
 from zse.models.uniform import TensorNames, UniformDecoder

@@ -19,16 +19,8 @@ from native_operations import (
     started_pool,
 )
 
-from zse.kernels.native.structs import (
-    MAX_HEAD_DIM,
-    MAX_HEADS_A_GROUP,
-    CacheDtype,
-    Kind,
-    Operation,
-    Quantized,
-    Register,
-    Step,
-)
+from zse.kernels.native.codes import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, CacheDtype, Kind, Register
+from zse.kernels.native.structs import Operation, Quantized, Step
 
 BLOCK_SIZE = 16
 TOLERANCE = 2e-5

@@ -10,7 +10,8 @@ from native_operations import INSTRUCTIONS, native_norm, started_pool
 
 from zse.kernels.delta.reference import DeltaParameters, delta
 from zse.kernels.delta.shape import DeltaShape
-from zse.kernels.native.structs import Delta, Kind, Operation, Register, Rows, State, Step
+from zse.kernels.native.codes import Kind, Register
+from zse.kernels.native.structs import Delta, Operation, Rows, State, Step
 
 TOLERANCE = 1e-5
 SLOTS = 3

@@ -14,8 +14,9 @@ import torch
 from cpu_products import make_native_matrix, native_matrix, run, started_pool
 
 from zse.kernels.embed.reference import embed
+from zse.kernels.native.codes import Kind, Register, Scheme
 from zse.kernels.native.library import load, runnable
-from zse.kernels.native.structs import Kind, Operation, Register, Scheme, Step
+from zse.kernels.native.structs import Operation, Step
 
 TOLERANCE = 1e-6
 SCHEMES = [

@@ -22,16 +22,8 @@ from cpu_products import (
 from matrices import Matrix, relative_error
 from native_operations import INSTRUCTIONS, started_pool
 
-from zse.kernels.native.structs import (
-    Activation,
-    Experts,
-    Kind,
-    Operation,
-    Register,
-    RowSet,
-    Scoring,
-    Step,
-)
+from zse.kernels.native.codes import Activation, Kind, Register, RowSet, Scoring
+from zse.kernels.native.structs import Experts, Operation, Step
 
 NUM_EXPERTS, CHOSEN, HIDDEN, WIDTH = 12, 3, 256, 384
 SCHEMES = [

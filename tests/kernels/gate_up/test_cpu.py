@@ -9,15 +9,8 @@ import torch
 from native_operations import INSTRUCTIONS, run_operation, started_pool
 
 from zse.kernels.gate_up.reference import activated_product
-from zse.kernels.native.structs import (
-    Activation,
-    Kind,
-    Matrix,
-    Operation,
-    Quantized,
-    Register,
-    Step,
-)
+from zse.kernels.native.codes import Activation, Kind, Register
+from zse.kernels.native.structs import Matrix, Operation, Quantized, Step
 from zse.kernels.norm.reference import quantize
 
 FUNCTIONS = [one for one in Activation if one is not Activation.SWIGLU_OAI]

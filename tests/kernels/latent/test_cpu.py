@@ -17,20 +17,8 @@ from native_operations import (
 )
 
 from zse.kernels.latent.reference import latent_attention
-from zse.kernels.native.structs import (
-    ATTENTION_PARTS,
-    Attention,
-    Cache,
-    CacheDtype,
-    Kind,
-    Latent,
-    Matrix,
-    Operation,
-    Register,
-    Rows,
-    Scheme,
-    Step,
-)
+from zse.kernels.native.codes import ATTENTION_PARTS, CacheDtype, Kind, Register, Scheme
+from zse.kernels.native.structs import Attention, Cache, Latent, Matrix, Operation, Rows, Step
 
 BLOCK_SIZE = 16
 SCHEMES = {Scheme.FP32: torch.float32, Scheme.FP16: torch.float16, Scheme.BF16: torch.bfloat16}

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from matrices import Matrix, make_matrix
 
+from zse.kernels.native.codes import Kind, Register, RowSet, Scheme
 from zse.kernels.native.library import load
-from zse.kernels.native.structs import (
-    Kind,
-    Operation,
-    Quantized,
-    Register,
-    RowSet,
-    Scheme,
-    Step,
-)
 from zse.kernels.native.structs import Matrix as NativeMatrix
+from zse.kernels.native.structs import Operation, Quantized, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,8 +21,8 @@ from cpu_products import (
 from matrices import relative_error
 
 from zse.kernels.linear.reference import QUANTIZED_TOLERANCE, linear
+from zse.kernels.native.codes import Kind
 from zse.kernels.native.library import runnable
-from zse.kernels.native.structs import Kind
 from zse.kernels.norm.reference import quantize
 
 if TYPE_CHECKING:

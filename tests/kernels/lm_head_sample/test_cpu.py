@@ -15,7 +15,8 @@ from zse.backends.torch import sampling as reference
 from zse.kernels.lm_head_sample.entries import adjustment_entries
 from zse.kernels.lm_head_sample.reference import kept_probabilities
 from zse.kernels.lm_head_sample.row import SamplingRow, uniform
-from zse.kernels.native.structs import Kind, Operation, Register, Sampling, Step
+from zse.kernels.native.codes import Kind, Register
+from zse.kernels.native.structs import Operation, Sampling, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,9 @@ from zse.backends.adapters import AdapterWeights, LowRank, PlainMatrix
 from zse.backends.cpu.adapters import NativeAdapter
 from zse.format.schemes import Scheme
 from zse.kernels.low_rank.reference import add_low_rank
+from zse.kernels.native.codes import Kind, Register
 from zse.kernels.native.library import load
-from zse.kernels.native.structs import Kind, Matrix, Operation, Register, Step
+from zse.kernels.native.structs import Matrix, Operation, Step
 
 NAMES = ["other", "some"]
 STRIDE = 40

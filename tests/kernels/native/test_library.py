@@ -17,7 +17,7 @@ from zse.device.probe import probe
 from zse.device.processor import architecture, features
 from zse.errors import UsageError
 from zse.kernels.errors import InstructionsRefused, NativeLibraryError
-from zse.kernels.native import library, structs
+from zse.kernels.native import codes, library, structs
 from zse.kernels.native.instructions import ALL
 from zse.kernels.native.library import Library, load, runnable, spin_nanoseconds
 from zse.kernels.native.sources import library_path
@@ -134,11 +134,11 @@ def test_a_structure_has_the_fields_of_the_header_in_its_order(
 @pytest.mark.parametrize(
     ("enum", "prefix"),
     [
-        (structs.Scheme, "ZSE_"),
-        (structs.CacheDtype, "ZSE_CACHE_"),
-        (structs.Activation, "ZSE_"),
-        (structs.Register, "ZSE_"),
-        (structs.Kind, "ZSE_OP_"),
+        (codes.Scheme, "ZSE_"),
+        (codes.CacheDtype, "ZSE_CACHE_"),
+        (codes.Activation, "ZSE_"),
+        (codes.Register, "ZSE_"),
+        (codes.Kind, "ZSE_OP_"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

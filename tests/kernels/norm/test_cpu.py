@@ -8,15 +8,8 @@ import pytest
 import torch
 from native_operations import INSTRUCTIONS, native_norm, run_operation, started_pool
 
-from zse.kernels.native.structs import (
-    Kind,
-    Matrix,
-    Operation,
-    Quantized,
-    Register,
-    RowSet,
-    Step,
-)
+from zse.kernels.native.codes import Kind, Register, RowSet
+from zse.kernels.native.structs import Matrix, Operation, Quantized, Step
 from zse.kernels.norm.reference import quantize, residual_norm, rms_norm
 
 TOLERANCE = 2e-6

@@ -6,7 +6,8 @@ import pytest
 import torch
 from native_operations import INSTRUCTIONS, run_operation, started_pool
 
-from zse.kernels.native.structs import Kind, Operation, Pooling, Register, Rows, Step
+from zse.kernels.native.codes import Kind, Pooling, Register
+from zse.kernels.native.structs import Operation, Rows, Step
 from zse.kernels.pool.reference import pool
 
 LENGTHS = [1, 5, 2, 300]

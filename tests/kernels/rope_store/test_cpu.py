@@ -17,7 +17,8 @@ from native_operations import (
     started_pool,
 )
 
-from zse.kernels.native.structs import Cache, CacheDtype, Kind, Operation, Register, Rope, Step
+from zse.kernels.native.codes import CacheDtype, Kind, Register
+from zse.kernels.native.structs import Cache, Operation, Rope, Step
 from zse.kernels.rope_store.reference import rope_store, rotate
 
 BLOCK_SIZE = 8

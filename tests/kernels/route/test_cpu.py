@@ -9,7 +9,8 @@ import pytest
 import torch
 from native_operations import INSTRUCTIONS, run_operation, started_pool
 
-from zse.kernels.native.structs import Experts, Kind, Operation, Register, Scoring, Step
+from zse.kernels.native.codes import Kind, Register, Scoring
+from zse.kernels.native.structs import Experts, Operation, Step
 from zse.kernels.route.reference import TOLERANCE, group_by_expert, route
 
 

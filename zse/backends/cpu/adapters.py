@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import address_of
 from zse.errors import LoRAError
-from zse.kernels.native import structs
+from zse.kernels.native import codes, structs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class NativeAdapter:
         count = matrix.rows * matrix.columns
         numbers = array("f", bytes(4 * count))
         stored = memoryview(matrix.data)
-        scheme = structs.Scheme[matrix.scheme.name]
+        scheme = codes.Scheme[matrix.scheme.name]
         self._library.widen(address_of(stored), scheme, count, numbers.buffer_info()[0])
         if not isfinite(sum(numbers)):  # in float64: finite ones have a finite sum
             raise LoRAError(f"the adapter '{self._name}' holds numbers that are not finite")

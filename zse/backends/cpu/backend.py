@@ -24,8 +24,8 @@ from zse.backends.resident import is_read_whole
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
+from zse.kernels.native.codes import Register
 from zse.kernels.native.library import load, spin_nanoseconds
-from zse.kernels.native.structs import Register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

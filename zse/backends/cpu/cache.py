@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.cpu.memory import Pages
 from zse.backends.kv_groups import kv_block_bytes
 from zse.backends.resident import cached_attentions, kv_layer_bytes
-from zse.kernels.native import structs
+from zse.kernels.native import codes, structs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
 
 DTYPES = {
-    "auto": structs.CacheDtype.FP16,
-    "fp16": structs.CacheDtype.FP16,
-    "bf16": structs.CacheDtype.BF16,
-    "fp32": structs.CacheDtype.FP32,
-    "int8": structs.CacheDtype.INT8,
+    "auto": codes.CacheDtype.FP16,
+    "fp16": codes.CacheDtype.FP16,
+    "bf16": codes.CacheDtype.BF16,
+    "fp32": codes.CacheDtype.FP32,
+    "int8": codes.CacheDtype.INT8,
 }
 
 

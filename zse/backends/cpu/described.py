@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from zse.backends.cpu.latent import latent_of
 from zse.backends.operations import is_attention
-from zse.kernels.native import structs
-from zse.kernels.native.structs import Register
+from zse.kernels.native import codes, structs
+from zse.kernels.native.codes import Register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def experts_of(spec: ExpertsSpec, weights: ExpertWeights) -> structs.Experts:
     return structs.Experts(
         num_experts=spec.num_experts,
         experts_per_token=spec.experts_per_token,
-        scoring=structs.Scoring[spec.scoring.upper()],
+        scoring=codes.Scoring[spec.scoring.upper()],
         normalizes=spec.normalizes_weights,
         weight_scale=spec.weight_scale,
         num_groups=spec.num_groups,
@@ -107,7 +107,7 @@ def experts_of(spec: ExpertsSpec, weights: ExpertWeights) -> structs.Experts:
 def activation_of(mlp: MLPSpec) -> dict[str, Any]:
     """Return the fields of an operation that say what stands between the matrices of an MLP."""
     return {
-        "activation": structs.Activation[mlp.activation.upper()],
+        "activation": codes.Activation[mlp.activation.upper()],
         "is_gated": mlp.is_gated,
         "limit": float("inf") if mlp.limit is None else mlp.limit,
     }

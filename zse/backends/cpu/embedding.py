@@ -5,15 +5,15 @@ from __future__ import annotations
 from ctypes import pointer
 from typing import TYPE_CHECKING
 
-from zse.kernels.native import structs
-from zse.kernels.native.structs import Kind, Register
+from zse.kernels.native import codes, structs
+from zse.kernels.native.codes import Kind, Register
 
 if TYPE_CHECKING:
     from zse.backends.cpu.recording import Recording
     from zse.backends.cpu.weights import Weights
     from zse.models.spec import EmbeddingSpec
 
-_PLAIN_BYTES = {structs.Scheme.FP32: 4, structs.Scheme.FP16: 2, structs.Scheme.BF16: 2}
+_PLAIN_BYTES = {codes.Scheme.FP32: 4, codes.Scheme.FP16: 2, codes.Scheme.BF16: 2}
 
 
 class Embedding:
@@ -43,7 +43,7 @@ def _without(table: structs.Matrix, rows: int) -> structs.Matrix:
     """Return a plain table from one of its rows on, where it lies."""
     if not rows:
         return table
-    skipped_bytes = rows * table.columns * _PLAIN_BYTES[structs.Scheme(table.scheme)]
+    skipped_bytes = rows * table.columns * _PLAIN_BYTES[codes.Scheme(table.scheme)]
     found = structs.Matrix.from_buffer_copy(table)
     found.data, found.rows = table.data + skipped_bytes, table.rows - rows
     return found

@@ -6,8 +6,8 @@ from ctypes import pointer
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.native import structs
-from zse.kernels.native.structs import Kind, Register
+from zse.kernels.native import codes, structs
+from zse.kernels.native.codes import Kind, Register
 
 if TYPE_CHECKING:
     from zse.backends.cpu.recording import Recording
@@ -23,8 +23,8 @@ def latent_of(attention: AttentionSpec, weights: LatentWeights) -> structs.Laten
     """
     spec, expansion = attention.latent, weights.expansion
     assert spec is not None
-    if expansion.scheme > structs.Scheme.BF16:
-        scheme = structs.Scheme(expansion.scheme).name
+    if expansion.scheme > codes.Scheme.BF16:
+        scheme = codes.Scheme(expansion.scheme).name
         raise UnsupportedModelError(
             f"tensor {spec.expansion.name} is stored as {scheme}; a CPU reads it in 16 or 32 bits",
             hint="Convert the checkpoint again: zse convert keeps it so.",

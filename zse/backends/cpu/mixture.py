@@ -7,7 +7,7 @@ from ctypes import pointer
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.described import activation_of, experts_of
-from zse.kernels.native.structs import Kind, Register, RowSet
+from zse.kernels.native.codes import Kind, Register, RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

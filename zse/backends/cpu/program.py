@@ -27,8 +27,8 @@ from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import LowRankProducts, Recording
 from zse.backends.handles import EndWeights, LayerWeights
 from zse.backends.operations import is_attention
-from zse.kernels.native import structs
-from zse.kernels.native.structs import Kind, Register, RowSet
+from zse.kernels.native import codes, structs
+from zse.kernels.native.codes import Kind, Register, RowSet
 
 if TYPE_CHECKING:
     from zse.backends.cpu.step import Step
@@ -255,7 +255,7 @@ class Recorder(MixtureRecorder):
             Register.HIDDEN,
             input=gate,
             width=width,
-            activation=structs.Activation[own.activation.upper()],
+            activation=codes.Activation[own.activation.upper()],
         )
         return recording.record_quantizing(
             Kind.TELL,

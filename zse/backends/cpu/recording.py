@@ -8,10 +8,10 @@ from __future__ import annotations
 from ctypes import pointer
 from typing import Any, NamedTuple
 
-from zse.kernels.native import structs
-from zse.kernels.native.structs import ACTIVATION_GROUP, Kind, Register, RowSet
+from zse.kernels.native import codes, structs
+from zse.kernels.native.codes import ACTIVATION_GROUP, Kind, Register, RowSet
 
-_PLAIN = frozenset({structs.Scheme.FP32, structs.Scheme.FP16, structs.Scheme.BF16})
+_PLAIN = frozenset({codes.Scheme.FP32, codes.Scheme.FP16, codes.Scheme.BF16})
 
 
 class LowRankProducts(NamedTuple):

@@ -20,7 +20,7 @@ from zse.backends.resident import (
     register_widths,
 )
 from zse.kernels.native import structs
-from zse.kernels.native.structs import ATTENTION_PARTS, Register
+from zse.kernels.native.codes import ATTENTION_PARTS, Register
 from zse.units import MIB, align_up
 
 if TYPE_CHECKING:

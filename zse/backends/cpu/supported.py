@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.cpu.described import ROTARY_REGISTERS, ropes_of
 from zse.backends.operations import is_attention, refuse
 from zse.backends.resident import cached_attentions, kept_heads
-from zse.kernels.native.structs import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, MAX_TAPS, MAX_VOCABULARY
+from zse.kernels.native.codes import MAX_HEAD_DIM, MAX_HEADS_A_GROUP, MAX_TAPS, MAX_VOCABULARY
 from zse.units import memory_text
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from zse.backends.cpu.program import Program
 from zse.backends.cpu.step import ROWS_WORDS, Step
 from zse.backends.resident import ROWS_AT_ONCE
-from zse.kernels.native import structs
-from zse.kernels.native.structs import Kind, Register, RowSet
+from zse.kernels.native import codes
+from zse.kernels.native.codes import Kind, Register, RowSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from zse.models.spec import HeadSpec, Pooling
 
 _POOLINGS = {
-    "mean": structs.Pooling.MEAN,
-    "first": structs.Pooling.FIRST,
-    "last": structs.Pooling.LAST,
+    "mean": codes.Pooling.MEAN,
+    "first": codes.Pooling.FIRST,
+    "last": codes.Pooling.LAST,
 }
 
 
@@ -69,7 +69,7 @@ def text_program(
     if classifier is not None and weights is not None:
         texts: dict[str, Any] = {"row_set": RowSet.WANTED}
         inner = recording.multiply(vectors, weights.dense, Register.NORMED, **texts)
-        activation = structs.Activation[classifier.activation.upper()]
+        activation = codes.Activation[classifier.activation.upper()]
         recording.record(
             Kind.ACTIVATE, inner, input=inner, width=width, activation=activation, **texts
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import address_of
 from zse.format.schemes import Scheme, kernel_format
-from zse.kernels.native import structs
+from zse.kernels.native import codes, structs
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -61,7 +61,7 @@ class Weights:
             bias=bias,
             rows=rows,
             columns=columns,
-            scheme=structs.Scheme[form.upper()],
+            scheme=codes.Scheme[form.upper()],
             group=group,
         )
 
@@ -107,7 +107,7 @@ class Weights:
         wide = array("f", bytes(4 * count))
         self._kept.append(wide)
         address, _ = wide.buffer_info()
-        self._library.widen(stored, structs.Scheme[scheme.name], count, address)
+        self._library.widen(stored, codes.Scheme[scheme.name], count, address)
         return address
 
     def _part(self, name: str, role: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zse.device.processor import architecture, features
 from zse.errors import UsageError
 from zse.kernels.errors import InstructionsRefused, NativeLibraryError
-from zse.kernels.native import structs
+from zse.kernels.native import codes, structs
 from zse.kernels.native.instructions import instructions_named, of_architecture
 from zse.kernels.native.sources import has_sources, is_current, library_path
 
@@ -68,7 +68,7 @@ class Library:
         """
         return Pool(self, num_threads, spin_nanoseconds)
 
-    def widen(self, numbers: int, scheme: structs.Scheme, count: int, output: int) -> None:
+    def widen(self, numbers: int, scheme: codes.Scheme, count: int, output: int) -> None:
         """Write ``count`` fp32, fp16 or bf16 numbers at an address as float32 at another."""
         self._functions.zse_widen(numbers, scheme, count, output)
 
