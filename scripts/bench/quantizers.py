@@ -212,7 +212,7 @@ def main() -> None:
         found = evaluate(reader, windows, reference)
         results[name] = shown(name, bits, error, found)
     facts = {"subject": "quantizers", "model": options.checkpoint.parent.name, **machine_facts()}
-    facts |= {"num_tokens": found.num_tokens, "libraries": libraries}
+    facts |= {"num_windows": len(windows), "libraries": libraries}
     print(json.dumps({**facts, "results": results}))
 
 
