@@ -34,8 +34,8 @@ def test_the_first_commands_exist_and_ci_runs_the_second() -> None:
 
 def test_every_extra_has_a_line_in_the_readme() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", README, flags=re.MULTILINE)
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    rows = re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \|", README, flags=re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
     assert set(project["optional-dependencies"]) <= named
 
 
