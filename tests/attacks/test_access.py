@@ -26,7 +26,7 @@ SCRIPTED = Path(__file__).parents[1] / "serve" / "scripted_server.py"
 PROBES = {"/health", "/health/live", "/health/ready", "/ping"}
 COUNTING = re.compile(r"/metrics|/api/stats.*|/ws/stats")
 INFERENCE = re.compile(
-    r"/|/v1/.+|/v2/rerank|/rerank|/invocations|/tokenize|/detokenize|/tokenizer_info"
+    r"/|/v1/(?!(?:un)?load_lora_adapter).+|/v2/rerank|/rerank|/invocations|/tokenize|/detokenize|/tokenizer_info"
     r"|/docs|/openapi\.json|/version|/ws/chat"
 )
 KEYS = {

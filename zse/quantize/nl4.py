@@ -2,8 +2,8 @@
 
 Scales lie on a coarse grid, a twelfth apart, so none is fitted: each group tries the scales from
 the one that just clips its largest weight upwards, with both signs, and keeps what leaves the least
-squared error. Weights come out at 6.6% of their norm with groups of 16 (4.5 bits a weight), where
-GGUF's Q4_K of as many bits has 7.1; the price is eight rounds where rounding once takes one.
+squared error. Gaussian weights lose 6.7% of their norm with groups of 16 (4.5 bits a weight), where
+GGUF's Q4_K of as many bits loses 7.2; the price is eight rounds where rounding once takes one.
 """
 
 from __future__ import annotations

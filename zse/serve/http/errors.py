@@ -39,6 +39,8 @@ API_PATHS = frozenset(
         "/v1/rerank",
         "/v2/rerank",
         "/v1/score",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
         "/api/models/load",
         "/api/models/search",
         "/health/ready",
