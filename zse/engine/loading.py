@@ -104,9 +104,13 @@ def load_model(
             arrival=opened.arrival,
             phases=phases,
         )
-        tokenizer = reading.tokenizer()
-        begin = _draft_model_of(runner, reader, options, settings)
-        core = make_core(runner, options, _end_tokens(reader, tokenizer), begin)
+        try:
+            tokenizer = reading.tokenizer()
+            begin = _draft_model_of(runner, reader, options, settings)
+            core = make_core(runner, options, _end_tokens(reader, tokenizer), begin)
+        except BaseException:
+            runner.close()
+            raise
     except BaseException:
         if reading is not None:
             reading.settle()

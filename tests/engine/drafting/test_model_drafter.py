@@ -12,6 +12,7 @@ from zse.engine.loading import load_model
 from zse.engine.request import Request, SamplingParams
 from zse.errors import UnsupportedModelError, UsageError
 from zse.format import convert_model
+from zse.models.runner import ModelRunner
 from zse.options import load_options
 from zse.settings import load_settings
 
@@ -106,6 +107,17 @@ def test_a_named_draft_model_is_what_auto_takes(random_zse: Path) -> None:
 def test_a_draft_model_must_be_named(random_zse: Path) -> None:
     with pytest.raises(UsageError, match="none was named"):
         answers_of(random_zse, "cpu", speculate="model")
+
+
+def test_a_model_whose_draft_model_is_refused_gives_its_memory_back(
+    random_zse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    close = ModelRunner.close
+    monkeypatch.setattr(ModelRunner, "close", lambda runner: (closed.append(runner), close(runner)))
+    with pytest.raises(UsageError, match="none was named"):
+        answers_of(random_zse, "cpu", speculate="model")
+    assert len(closed) == 1
 
 
 def test_a_draft_model_of_other_tokens_is_refused(
