@@ -41,6 +41,17 @@ _AROUND_ONE = ("norm", "correction_bias", "layer_scalar", "router.scale", "per_e
 """Of what transformers makes the same everywhere, so that leaving it out would not be seen."""
 
 
+def _calm(model: torch.nn.Module) -> None:
+    """Give scores that no scale divides the spread of scaled ones, as training does.
+
+    With norms of ones each row would attend to one key, and a rounding could choose another.
+    """
+    for module in model.modules():
+        query_norm = getattr(module, "q_norm", None)
+        if query_norm is not None and getattr(module, "scaling", None) == 1.0:
+            query_norm.weight.mul_(query_norm.weight.numel() ** -0.5)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """A converted file and a float32 transformers model with the weights that the file holds."""
@@ -147,6 +158,7 @@ def make_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]:
                         parameter.add_(torch.randn_like(parameter) * 0.1)
                     elif name.endswith("bias"):
                         parameter.add_(torch.randn_like(parameter) * 0.3)
+                _calm(model)
             model.save_pretrained(folder)
             path = folder / "model.zse"
             ours = read_checkpoint(config.to_dict() | {"architectures": [ARCHITECTURES[family]]})
