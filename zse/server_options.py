@@ -177,6 +177,7 @@ class ServeOptions(Checked):
         0.0, "Memory for all models on a CPU together", unit="GiB", unset="what is available"
     )
     load: LoadOptions = LoadOptions()
+    ui: bool = described(True, "Serve the dashboard and the playground")
     pooling: str = described(
         "auto",
         "Which hidden states make the vector of a text, the last token's or the mean of all; auto "

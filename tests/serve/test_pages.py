@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html.parser
+from dataclasses import replace
 
 import pytest
 
@@ -47,7 +48,9 @@ def check_self_contained(response):
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-def test_a_page_loads_nothing_and_may_load_nothing(call, path):
+def test_a_plain_page_loads_nothing_and_may_load_nothing(state, make_caller, path):
+    state.options = replace(state.options, ui=False)
+    call = make_caller()
     page = check_self_contained(call("GET", path, headers=HTML))
     for link in page.links():
         if link.startswith("#"):

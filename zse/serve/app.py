@@ -45,6 +45,10 @@ ADMIN_PATHS = (
 )
 
 
+UI_PATHS = ("/dashboard", "/login", "/logout", "/ui/{rest:path}")
+"""Of pages; with ``--no-ui`` there are none."""
+
+
 async def invoke(request: Request) -> ASGIApp:
     """SageMaker's one route: the body says which of the two it is."""
     mapping = await read_body(request)
@@ -182,6 +186,7 @@ def create_app(state: AppState, *, rules: HTTPRules | None = None) -> ASGIApp:
         routes=[
             *(route.to_route() for route in HOT_ROUTES),
             *(Route(path, admin) for path in ADMIN_PATHS),
+            *(Route(path, admin) for path in UI_PATHS if state.options.ui),
             WebSocketRoute("/ws/{rest:path}", admin),
         ],
         exception_handlers={
@@ -217,4 +222,9 @@ class LazyAdmin:
     def _build(self) -> ASGIApp:
         from zse.serve.admin.application import create_admin
 
-        return create_admin(self._state, HOT_ROUTES)
+        admin = create_admin(self._state, HOT_ROUTES)
+        if self._state.options.ui:
+            from zse.serve.ui.routes import add_pages
+
+            add_pages(admin)
+        return admin

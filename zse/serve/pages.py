@@ -42,6 +42,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+_PAGES = {"/dashboard": "the server as it is now"}
 _LINKS = {
     "/v1/models": "the model",
     "/docs": "every route and field",
@@ -90,7 +91,7 @@ async def home(request: Request) -> Response:
 def _home_body(state: AppState) -> str:
     links = "".join(
         f'<tr><td><a href="{path[1:]}"><code>{path}</code></a></td><td>{what}</td></tr>'
-        for path, what in _LINKS.items()
+        for path, what in ({**_PAGES, **_LINKS} if state.options.ui else _LINKS).items()
     )
     return (
         f"<p>zse {__version__} serves the OpenAI API under <code>/v1</code>.</p>"
@@ -106,20 +107,23 @@ def _status(state: AppState) -> str:
 
 def docs_page(document: Mapping[str, Any]) -> Response:
     """Render an OpenAPI document here, so that the page works on a closed network."""
+    return page(f"{document['info']['title']}: the API", routes_and_bodies(document))
+
+
+def routes_and_bodies(document: Mapping[str, Any]) -> str:
+    """Return an OpenAPI document as HTML whose texts are escaped."""
     schemas = document["components"]["schemas"]
     operations = [
         _operation(method, path, operation)
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    info = document["info"]
-    body = (
-        f"<p>Version {escape(info['version'])}. For programs: "
+    return (
+        f"<p>Version {escape(document['info']['version'])}. For programs: "
         '<a href="openapi.json"><code>/openapi.json</code></a>.</p>'
         f"<h2>Routes</h2>{''.join(operations)}"
         f"<h2>Bodies</h2>{''.join(_body(name, schemas[name]) for name in sorted(schemas))}"
     )
-    return page(f"{info['title']}: the API", body)
 
 
 def _operation(method: str, path: str, operation: Schema) -> str:

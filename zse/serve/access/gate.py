@@ -39,10 +39,14 @@ class Gate:
     Args:
         access: Decides.
         refuse: Makes an error an answer.
+        pages: Paths at which a browser that is refused is shown the login instead.
     """
 
-    def __init__(self, app: ASGIApp, *, access: Access, refuse: Refuse) -> None:
+    def __init__(
+        self, app: ASGIApp, *, access: Access, refuse: Refuse, pages: frozenset[str] = frozenset()
+    ) -> None:
         self.app = app
+        self._pages = pages
         self._access = access
         self._refuse = refuse
 
@@ -51,16 +55,39 @@ class Gate:
         if scope["type"] == "websocket":
             shown += _secrets_of_protocols(scope)
             send = _answering(scope, send)
-        decision = self._access.decide(get_route_path(scope), shown[:_MAX_SHOWN])
-        account = Account(decision.caller)
-        scope.setdefault("state", {}).update(caller=decision.caller, account=account)
-        if decision.refusal is None:
+        path, sessions = get_route_path(scope), self._access.sessions
+        session = sessions.of(scope) if sessions is not None and not shown else None
+        decision = self._access.decide(path, shown[:_MAX_SHOWN], session)
+        caller, refusal = decision.caller, decision.refusal
+        if session is not None and refusal is None and caller.key_id == session.key_id:
+            refusal = session.forgery(scope)
+        scope.setdefault("state", {}).update(
+            caller=caller, account=Account(caller), session=session
+        )
+        if refusal is None:
             await self.app(scope, receive, send)
+        elif path in self._pages and _is_for_a_person(scope):
+            await _show_login(path, send)
         elif scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-            headers = _CHALLENGE if decision.refusal.http_status == 401 else {}
-            await self._refuse(decision.refusal, headers)(scope, receive, send)
+            headers = _CHALLENGE if refusal.http_status == 401 else {}
+            await self._refuse(refusal, headers)(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+
+def _is_for_a_person(scope: Scope) -> bool:
+    """Whether a browser asks for a page to show it."""
+    if scope["type"] != "http" or scope["method"] != "GET":
+        return False
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
+async def _show_login(path: str, send: Send) -> None:
+    """Send a browser to the login, and from there back; relative, for proxies in front."""
+    location = b"login?next=" + path[1:].encode()
+    headers = [(b"location", location), (b"content-length", b"0"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _secrets_of(headers: list[tuple[bytes, bytes]]) -> list[bytes]:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from zse.serve.access.caller import Caller, Scope
     from zse.serve.access.keyring import Keyring
+    from zse.serve.access.keys import ApiKey
     from zse.serve.access.limits import Limits
+    from zse.serve.access.sessions import Session, Sessions
 
 _HOW = "Send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
@@ -76,6 +78,8 @@ class Access:
         self._now = now
         self._limits_storage = limits_storage
         self._limits: Limits | None = None
+        self.sessions: Sessions | None = None
+        """Of browsers; None until one logs in."""
 
     @property
     def asks_for_key(self) -> bool:
@@ -100,8 +104,11 @@ class Access:
         if self._limits is not None:
             await self._limits.close()
 
-    def decide(self, path: str, shown: Sequence[bytes]) -> Decision:
-        """Decide about a request for a path that shows some secrets; the first good one counts."""
+    def decide(self, path: str, shown: Sequence[bytes], session: Session | None = None) -> Decision:
+        """Decide about a request for a path that shows some secrets; the first good one counts.
+
+        ``session`` is that of a browser, which shows none.
+        """
         needed = scope_needed(path)
         if needed is None or (self._is_local and path == METRICS_PATH):
             return Decision(caller=self._nobody)
@@ -111,6 +118,10 @@ class Access:
             if decision.refusal is None:
                 return decision
             refusals.append(decision)
+        if session is not None:
+            key = next((one for one in self.keyring.known if one.key_id == session.key_id), None)
+            if key is not None:
+                return self._of_key(key, needed)
         if not self.asks_for_key and (path == METRICS_PATH or self._nobody.may(needed)):
             return Decision(caller=self._nobody)
         return refusals[0] if refusals else self._unknown(needed, is_shown=bool(shown))
@@ -130,8 +141,9 @@ class Access:
 
     def _of_secret(self, secret: bytes, needed: Scope) -> Decision:
         key = self.keyring.find(secret)
-        if key is None:
-            return self._unknown(needed, is_shown=True)
+        return self._unknown(needed, is_shown=True) if key is None else self._of_key(key, needed)
+
+    def _of_key(self, key: ApiKey, needed: Scope) -> Decision:
         caller, refusal = key.to_caller(), None
         if not key.enabled:
             refusal = InvalidKeyError(f"The API key '{key.name}' is disabled.")

@@ -14,11 +14,18 @@ if TYPE_CHECKING:
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 """Probes: they say nothing but whether the server is up."""
 METRICS_PATH = "/metrics"
+ASSETS = "/ui/assets/"
+"""What pages are made of: the same for everybody, and nothing that is known here."""
+PAGES = frozenset({"/dashboard", "/docs"})
+"""Of a browser that may not see one of these the login asks for a key."""
+_UNGUARDED = OPEN_PATHS | {"/login"}
 _PATHS: dict[str, Scope] = {
     METRICS_PATH: "metrics",
     "/ws/stats": "metrics",
     "/": "inference",
     "/docs": "inference",
+    "/chat": "inference",
+    "/logout": "inference",
     "/openapi.json": "inference",
     "/version": "inference",
     "/invocations": "inference",
@@ -31,12 +38,16 @@ _PATHS: dict[str, Scope] = {
     "/v1/load_lora_adapter": "admin",
     "/v1/unload_lora_adapter": "admin",
 }
-_FOLDERS: dict[str, Scope] = {"/v1/": "inference", "/api/stats": "metrics"}
+_FOLDERS: dict[str, Scope] = {
+    "/v1/": "inference",
+    "/api/stats": "metrics",
+    "/api/chat/": "inference",
+}
 
 
 def scope_needed(path: str) -> Scope | None:
     """Return what a caller must be allowed to do there; None where nobody is asked."""
-    if path in OPEN_PATHS:
+    if path in _UNGUARDED or path.startswith(ASSETS):
         return None
     if path in _PATHS:
         return _PATHS[path]

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import ASGIApp
 
     from zse.serve.http.routes import HotRoute
     from zse.serve.state import AppState
@@ -43,7 +42,11 @@ _ROUTERS = (
 )
 
 
-def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
+async def _plain_docs(request: Request) -> Response:
+    return docs_page(request.app.openapi())
+
+
+def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> FastAPI:
     """Return the application; it describes ``hot_routes`` beside its own."""
     app = FastAPI(
         title="zse",
@@ -58,10 +61,7 @@ def create_admin(state: AppState, hot_routes: Sequence[HotRoute]) -> ASGIApp:
     for router in _ROUTERS:
         app.include_router(router)
 
-    async def docs(request: Request) -> Response:  # noqa: ARG001
-        return docs_page(app.openapi())
-
-    app.add_route("/docs", docs, include_in_schema=False)
+    app.add_route("/docs", _plain_docs, include_in_schema=False)
 
     @app.get("/version", summary="What runs here.")
     def version() -> dict[str, Any]:

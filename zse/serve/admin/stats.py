@@ -104,6 +104,8 @@ class SystemStats(Shape):
     memory: MemoryStats
     gpu: AllGpuStats
     models: list[ModelStats]
+    cold_start: dict[str, dict[str, float]]
+    """Phases of the start of this process, in ms since it began."""
 
 
 @router.get("", summary="The machine, the GPUs and the models.")
@@ -142,6 +144,7 @@ def read_system(state: AppState) -> SystemStats:
         ),
         gpu=read_gpus(),
         models=read_models(state),
+        cold_start=state.ledger.to_json(),
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from starlette._utils import get_route_path
 
 from zse.serve.access.account import Account
-from zse.serve.access.rules import METRICS_PATH, OPEN_PATHS
+from zse.serve.access.rules import ASSETS, METRICS_PATH, OPEN_PATHS
 from zse.serve.audit.entry import AuditEntry, moment_of
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ class Auditing:
 
 
 def _is_probe(path: str, status: int) -> bool:
-    """Whether a machine asked as it does every second, and nobody was refused."""
-    return path in OPEN_PATHS or (path == METRICS_PATH and status < _FIRST_ERROR)
+    """Whether a machine asked as it does every second, or a page for a part of itself."""
+    if status < _FIRST_ERROR and (path == METRICS_PATH or path.startswith(ASSETS)):
+        return True
+    return path in OPEN_PATHS
 
 
 class _Call:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.serve.access.gate import Gate
 from zse.serve.access.limited import Limited
+from zse.serve.access.rules import PAGES
 from zse.serve.audit.auditing import Auditing
 from zse.serve.http.bodies import BoundedBody
 from zse.serve.http.deadlines import Deadlines
@@ -39,7 +40,8 @@ def in_shell(app: ASGIApp, *, state: AppState, rules: HTTPRules | None = None) -
         max_open=options.max_websockets,
     )
     app = Limited(app, access=state.access, refuse=error_response)
-    app = Gate(app, access=state.access, refuse=error_response)
+    pages = PAGES if state.options.ui else frozenset[str]()
+    app = Gate(app, access=state.access, refuse=error_response, pages=pages)
     if rules.origins:
         from zse.serve.http.cors import CrossOrigin
 

@@ -1,0 +1,57 @@
+"""Servers with pages, people who are logged in, and a browser where there is one."""
+
+import pytest
+from browser import Browser
+from browser import chromium as where
+from person import Person
+
+from zse.serve.access.key_file import KeyFile
+from zse.serve.access.keyring import Keyring
+from zse.serve.access.keys import make_key
+from zse.serve.access.policy import Access
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    return KeyFile(tmp_path / "home" / "api_keys.json")
+
+
+@pytest.fixture
+def add_key(key_file, state):
+    """Add a key; returns what it is."""
+
+    def add(name="alice", **facts):
+        new = make_key(name, **facts)
+        key_file.add(new.key)
+        state.access.keyring.look()
+        return new.secret
+
+    return add
+
+
+@pytest.fixture
+def guarded(state, make_caller, key_file):
+    """Calls an application that other machines reach, and that has the file of keys."""
+    state.access = Access(Keyring(key_file=key_file), is_local=False)
+    return make_caller()
+
+
+@pytest.fixture
+def log_in(guarded, add_key):
+    """Log a person in with a new key."""
+
+    def log_in(name="boss", scope="admin"):
+        return Person(guarded, add_key(name, scope=scope))
+
+    return log_in
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser, once for all tests."""
+    program = where()
+    if program is None:
+        pytest.skip("no browser on this machine: apt-get install chromium")
+    browser = Browser(program)
+    yield browser
+    browser.close()

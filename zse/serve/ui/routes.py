@@ -1,0 +1,28 @@
+"""The routes of the pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Route
+
+from zse.serve.access.rules import ASSETS
+from zse.serve.ui.assets import asset
+from zse.serve.ui.dashboard import show_dashboard
+from zse.serve.ui.docs import show_docs
+from zse.serve.ui.login import log_in, log_out, show_login
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def add_pages(app: FastAPI) -> None:
+    """Serve the pages beside the routes of the API, and before those that they replace."""
+    app.router.routes[:0] = [
+        Route(ASSETS + "{name:path}", asset),
+        Route("/login", show_login),
+        Route("/login", log_in, methods=["POST"]),
+        Route("/logout", log_out, methods=["POST"]),
+        Route("/dashboard", show_dashboard),
+        Route("/docs", show_docs),
+    ]
