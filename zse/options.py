@@ -120,6 +120,19 @@ class LoRAOptions(Checked):
     max_loaded: int = described(
         32, "Adapters that are there at once", key="max_loras", least=1, most=10000
     )
+    gpu_gib: float = described(
+        0.0,
+        "GPU memory that is set aside for adapters",
+        key="lora_gib",
+        unit="GiB",
+        unset="room for those that are named at the start, each of the largest rank, and for eight "
+        "more where they may be loaded over the API",
+    )
+
+    @property
+    def gpu_bytes(self) -> int:
+        """GPU memory for adapters."""
+        return int(self.gpu_gib * GIB)
 
 
 @record
@@ -156,6 +169,7 @@ class LoadFields(TypedDict, total=False):
     speculate: str
     max_lora_rank: int
     max_loras: int
+    lora_gib: float
     draft_model: str
     quant: str | None
 

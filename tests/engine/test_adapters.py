@@ -13,11 +13,10 @@ from random_adapters import write_adapter
 from zse.engine.adapters import AdapterNameTakenError, parse_named
 from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
-from zse.errors import LoRAError, ModelNotFoundError, UnsupportedModelError, UsageError
+from zse.errors import LoRAError, ModelNotFoundError, UsageError
 from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.models.uniform import TensorNames, UniformDecoder
-from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.settings import load_settings
 
@@ -171,13 +170,3 @@ def test_a_rank_is_within_what_was_allowed(folders: SimpleNamespace) -> None:
 def test_what_names_no_adapter_is_told(texts: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_named(texts)
-
-
-def test_a_gpu_names_what_to_do_instead() -> None:
-    from zse.backends.adapters import AdapterWeights
-    from zse.backends.gpu.backend import GPUBackend
-
-    with pytest.raises(UnsupportedModelError, match="on a GPU") as raised:
-        GPUBackend.bind_adapter(SimpleNamespace(), AdapterWeights(name="a", parts={}))
-    assert "--merge-lora" in raised.value.hint
-    assert load_options(max_lora_rank=3).lora.max_rank == 3

@@ -44,10 +44,13 @@ from zse.kernels.layout import (
     HeadShape,
     PagedCache,
     Plain,
+    adapter_tile_rows,
 )
 from zse.kernels.linear.plan import candidates
 from zse.kernels.linear.variants import COMMON_FORMATS, OTHER_FORMATS
 from zse.kernels.linear.weight import PLAIN_SCHEMES, LinearWeight
+from zse.kernels.low_rank import variants as low_rank_forms
+from zse.kernels.low_rank.launch import AdaptedMatrix, AdaptedRows, low_rank
 from zse.kernels.norm import variants as norm_forms
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm, stream_norm
 from zse.kernels.pool import variants as pool_forms
@@ -107,6 +110,20 @@ def test_every_activation_is_one_that_a_product_asks_for() -> None:
         target = output(256, quantized=quantized)
         activate_times(launcher, sums(256), 16, 512, target, activation="gelu_tanh")
     assert launcher.keys == packed(of=gate_up_forms.VARIANTS)
+
+
+def test_every_form_of_adapters_is_one_that_a_step_asks_for() -> None:
+    launcher = Recorder()
+    matrix = AdaptedMatrix(
+        first_record=0, starts=0, parts=1, widest_part=256, memory=0, most_rank=16
+    )
+    for prefill_rows, quantized, element in product((0, 32), EITHER, ("fp32", "bf16")):
+        if (prefill_rows and quantized) or (element == "bf16" and not prefill_rows):
+            continue
+        tiles = AdaptedRows(tiles=1, tile_rows=adapter_tile_rows(prefill_rows), rows=0, places=0)
+        target = sums(256) if element == "fp32" else output(256, quantized=False)
+        low_rank(launcher, matrix, tiles, output(256, quantized=quantized), target, 0)
+    assert launcher.keys == packed(of=low_rank_forms.VARIANTS)
 
 
 def test_every_embedding_is_one_that_a_table_asks_for() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from any_layers import attention, layer, model
 
-from zse.errors import NotFoundError, UnsupportedModelError, UsageError
+from zse.errors import NotFoundError, UsageError
 from zse.options import load_options
 from zse.serve.adapters import read_for_start
 from zse.server_options import ServeOptions
@@ -13,12 +13,6 @@ SPEC = model([layer(0, attention)])
 
 def options(*loras, device="cpu"):
     return ServeOptions(loras=loras, load=load_options(device=device))
-
-
-def test_a_gpu_takes_none_and_says_what_to_do_instead():
-    with pytest.raises(UnsupportedModelError, match=r"'sql' cannot be added .* GPU") as raised:
-        read_for_start(options("sql=/no/such", device="cuda"), "m", SPEC)
-    assert "--merge-lora" in raised.value.hint
 
 
 @pytest.mark.parametrize("name", ["m", "default"])

@@ -6,10 +6,9 @@ a file; numbers are bytes, and each backend makes of them what its kernels read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention
-from zse.errors import UnsupportedModelError
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -61,19 +60,6 @@ class AdapterWeights:
     def size_bytes(self) -> int:
         matrices = (m for parts in self.parts.values() for one in parts for m in (one.down, one.up))
         return sum(len(matrix.data) for matrix in matrices)
-
-
-def refuse_on_gpu(name: str) -> NoReturn:
-    """Refuse to add an adapter to a model on a GPU.
-
-    Raises:
-        UnsupportedModelError: Always.
-    """
-    raise UnsupportedModelError(
-        f"the adapter '{name}' cannot be added to a model on a GPU",
-        hint="Merge it into the file: zse convert MODEL --merge-lora PATH; or serve the model on a "
-        "CPU (--device cpu).",
-    )
 
 
 def adapted_linears(spec: ModelSpec) -> Iterator[LinearSpec]:

@@ -87,7 +87,9 @@ class LLM:
         settings = load_settings()
         options["kernels"] = options.get("kernels") or settings.serve.load.device.kernels
         self._options = load_options(**options)
-        self._model = load_model(path, self._options, settings, progress=progress)
+        self._model = load_model(
+            path, self._options, settings, progress=progress, num_adapters=len(loras or ())
+        )
         self._grammars = Grammars(self._model.core, self._model.tokenizer)
         self._streams: dict[str, _Stream] = {}
         self._request_ids = itertools.count()

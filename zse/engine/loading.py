@@ -10,8 +10,10 @@ from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore
 from zse.engine.opening import OpenedModel, open_model
 from zse.models.runner import load_runner, spec_of
+from zse.option import with_values
 from zse.records import record
 from zse.text.tokenizer import load_tokenizer
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from zse.engine.encoder_core import AnyCore
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
+    from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
     from zse.settings import Settings
@@ -81,10 +84,12 @@ def load_model(
     reading: FileReading | None = None,
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
+    num_adapters: int = 0,
 ) -> LoadedModel:
     """Make an engine of what ``open_model`` accepts, or returned: that is taken over.
 
-    Where its file is being read already, that is ``reading``.
+    Where its file is being read already, that is ``reading``. A GPU sets memory aside for
+    ``num_adapters`` of the largest rank, unless the options say how much.
 
     Raises:
         FormatError: The file is damaged.
@@ -96,6 +101,8 @@ def load_model(
     reader = opened.reader
     try:
         reading = reading or FileReading(reader, phases)
+        if num_adapters and opened.arrival is not None:
+            options = _with_room_for_adapters(options, reading.spec, num_adapters)
         runner = load_runner(
             reader,
             options,
@@ -118,6 +125,15 @@ def load_model(
         raise
     _LOG.info("the model runs on %s", runner.device)
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
+
+
+def _with_room_for_adapters(options: LoadOptions, spec: ModelSpec, count: int) -> LoadOptions:
+    if options.lora.gpu_gib:
+        return options
+    from zse.backends.gpu.adapter_image import largest_image_bytes
+
+    needed = min(count, options.lora.max_loaded) * largest_image_bytes(spec, options.lora.max_rank)
+    return with_values(options, {"lora_gib": needed / GIB})
 
 
 def make_core(

@@ -15,6 +15,7 @@ from zse.kernels.experts import variants as experts
 from zse.kernels.gate_up import variants as gate_up
 from zse.kernels.linear import variants as linear
 from zse.kernels.lm_head_sample import variants as lm_head_sample
+from zse.kernels.low_rank import variants as low_rank
 from zse.kernels.norm import variants as norm
 from zse.kernels.pool import variants as pool
 from zse.kernels.rope_store import variants as rope_store
@@ -31,6 +32,7 @@ FOLDERS = (
     rope_store,
     attention,
     lm_head_sample,
+    low_rank,
     route,
     experts,
     delta,

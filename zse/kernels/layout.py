@@ -41,6 +41,8 @@ MASK_BITS = 32
 """Tokens in a word of a mask: bit i of word w is token 32 * w + i."""
 NUM_BINS = 16
 """Bins into which a pass of the search for a threshold sorts a row's logits."""
+ADAPTER_ROWS, ADAPTER_PROMPT_ROWS = 16, 64
+"""Rows of a tile with one adapter: of decode steps, and of steps with prompts."""
 STATE_SIZE = 4
 """Numbers of each type that kernels of the truncation hand on for a row."""
 
@@ -250,6 +252,11 @@ class BlockTables:
     address: int
     """Address of int32 [sequences, stride]."""
     stride: int
+
+
+def adapter_tile_rows(prefill_rows: int) -> int:
+    """Return the rows of a tile with one adapter, in a step with so many rows of prompts."""
+    return ADAPTER_PROMPT_ROWS if prefill_rows else ADAPTER_ROWS
 
 
 def padded(size: int) -> int:

@@ -6,8 +6,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.backends.adapters import refuse_on_gpu
-from zse.device.open import runs_on_gpu
 from zse.engine.adapters import parse_named, read_named
 from zse.errors import UsageError
 from zse.serve.models import DEFAULT_ALIAS
@@ -29,12 +27,9 @@ def read_for_start(
 
     Raises:
         UsageError: A name is none, or the model's own.
-        UnsupportedModelError: The model runs on a GPU.
         ZSEError: As ``read_named``.
     """
     named = parse_named(options.loras)
-    if runs_on_gpu(options.load.device.name):
-        refuse_on_gpu(next(iter(named)))
     for taken in (name, DEFAULT_ALIAS):
         if taken in named:
             raise UsageError(

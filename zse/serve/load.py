@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from zse.text.tokenizer import Tokenizer
 
 LOG = logging.getLogger("zse.serve")
+_MORE_ADAPTERS = 8
+"""That a GPU has room for where adapters may be loaded over the API."""
 
 
 def load_served_model(
@@ -64,7 +66,14 @@ def load_served_model(
         opened = head_start.take()
         progress.phase = "weights"
         _tell(opened, progress)
-        loaded = load_model(opened, options.load, settings, reading=reading, phases=phases)
+        loaded = load_model(
+            opened,
+            options.load,
+            settings,
+            reading=reading,
+            phases=phases,
+            num_adapters=len(adapters) + _MORE_ADAPTERS * bool(options.adapter_places),
+        )
         template = compiling.result()
     with progress.enter("engine"):
         engine = AsyncEngine(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -233,6 +234,42 @@ def test_whole_texts_say_where_they_end_and_which_tokens_are_of_a_second_one():
     assert shape_of(unpaired, LIMITS).typed_rows == 0
 
 
+def test_rows_with_adapters_lie_in_tiles_of_one_each():
+    one, two = SimpleNamespace(place=7), SimpleNamespace(place=9)
+    chunks = [
+        SequenceChunk(0, [5] * 70, 0, [0, 1, 2], "prefill", adapter=one),
+        SequenceChunk(1, [5], 8, [3], "decode", adapter=two),
+        SequenceChunk(2, [5] * 3, 0, [4], "prefill"),
+        SequenceChunk(3, [5], 8, [5], "decode", adapter=one),
+    ]
+    plan = plan_step(StepBatch(chunks=chunks, sampling=[()] * 4), LIMITS)
+    shape = shape_of(plan, LIMITS)
+    assert (plan.adapter_tiles, shape.adapter_tiles, shape.adapter_tile_rows) == (3, 3, 64)
+    view = memoryview(bytearray(shape.length_bytes))
+    write_inputs(view, plan, shape, LIMITS)
+    arrays = shape.arrays_at(0)
+    assert view[arrays.adapter_places :].cast("i")[:3].tolist() == [9, 7, 7]
+    rows = view[arrays.adapter_rows :].cast("i")[: 3 * 64].tolist()
+    assert rows == [0, *[-1] * 63, *range(1, 72), *[-1] * 57]
+
+
+def test_a_captured_step_has_room_for_more_tiles_that_name_no_adapter():
+    chunk = SequenceChunk(0, [5], 8, [0], "decode", adapter=SimpleNamespace(place=0))
+    plan = plan_step(StepBatch(chunks=[chunk], sampling=[[SamplingRow(temperature=0.0)]]), LIMITS)
+    shape = shape_of(plan, LIMITS, bucket=4, adapter_room=4)
+    view = memoryview(bytearray(b"\x11" * shape.length_bytes))
+    write_inputs(view, plan, shape, LIMITS)
+    arrays = shape.arrays_at(0)
+    assert view[arrays.adapter_places :].cast("i")[:4].tolist() == [0, -1, -1, -1]
+    assert view[arrays.adapter_rows :].cast("i")[:16].tolist() == [0, *[-1] * 15]
+
+
+def test_a_step_without_adapters_has_no_tiles():
+    chunk = SequenceChunk(0, [5], 8, [0], "decode")
+    plan = plan_step(StepBatch(chunks=[chunk], sampling=[[SamplingRow(temperature=0.0)]]), LIMITS)
+    assert (plan.adapter_tiles, shape_of(plan, LIMITS).adapter_tiles) == (0, 0)
+
+
 def test_arrays_do_not_overlap_and_are_aligned():
     shape = InputShape(
         decode_rows=3,
@@ -245,6 +282,7 @@ def test_arrays_do_not_overlap_and_are_aligned():
         windows=2,
         wanted=4,
         entries=9,
+        adapter_tiles=2,
     )
     *own, sampling = vars(shape.arrays_at(0)).values()
     offsets = [*own, *vars(sampling).values()]

@@ -18,6 +18,7 @@ from zse.kernels.build.builder import build_pack
 from zse.kernels.embed.variants import embed_variant
 from zse.kernels.gate_up.variants import activate_times_variant, activate_variant, silu_mul_variant
 from zse.kernels.lm_head_sample.variants import cap_variant
+from zse.kernels.low_rank import variants as low_rank_forms
 from zse.kernels.norm.variants import (
     family_norm_variant,
     heads_norm_variant,
@@ -66,6 +67,7 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         stream_norm_variant(8),
         embed_variant("int8", 0, placed=True),
         *pool_forms.VARIANTS,
+        *low_rank_forms.VARIANTS,
         heads_norm_variant(32),
         cap_variant(),
     ]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zse.backends.adapters import refuse_on_gpu
 from zse.backends.gpu.forward import Residual, Step
 from zse.backends.gpu.graphs import (
     ENTRY_ROOMS,
@@ -28,16 +27,17 @@ from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
+from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.backends.adapters import AdapterWeights
+    from zse.backends.gpu.adapters import GPUAdapter
     from zse.backends.gpu.memory import DeviceMemory
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.transfers import PendingResults
-    from zse.backends.handles import Handle
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
@@ -87,6 +87,7 @@ class GPUBackend(GPUOperations):
         self._gpu.make_current()
         plan = plan_step(batch, self._limits)
         check_states(batch.chunks, self.states)
+        self._send_adapters(plan)
         states = self._memory.sequences.states
         if states is None:
             return self._compute(plan, forward)
@@ -173,7 +174,15 @@ class GPUBackend(GPUOperations):
         """Send the inputs of one pass, whose operations are then launched one by one."""
         self._gpu.make_current()
         limits = self._limits if cache is None else self._model.limits(cache.cache)
-        return self._begin(plan_step(batch, limits), cache or self._memory.sequences)
+        plan = plan_step(batch, limits)
+        self._send_adapters(plan)
+        return self._begin(plan, cache or self._memory.sequences)
+
+    def _send_adapters(self, plan: StepPlan) -> None:
+        """Send what a step uses of adapters and the device has not got yet."""
+        if plan.adapter_tiles:
+            assert self._model.adapters is not None
+            self._model.adapters.send(plan.batch.chunks, self._stream)
 
     def _begin(self, plan: StepPlan, memory: SequenceMemory) -> Step:
         shape = shape_of(plan, self._limits)
@@ -190,8 +199,10 @@ class GPUBackend(GPUOperations):
     def _replay(self, plan: StepPlan, forward: Forward) -> CapturedStep:
         bucket = bucket_of(len(plan.decode))
         room = room_for(len(plan.entries.rows))
-        captured = self._graph(GraphKey(plan.kind, bucket, plan.sampling_kind, room), forward)
-        shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room)
+        tiles = bucket_of(plan.adapter_tiles) if plan.adapter_tiles else 0
+        key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles)
+        captured = self._graph(key, forward)
+        shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room, adapter_room=tiles)
         self._send(plan, shape, captured.inputs.address)
         captured.graph.launch(self._stream)
         return captured
@@ -209,6 +220,7 @@ class GPUBackend(GPUOperations):
             windows=len(self.windows),
             wanted=key.rows,
             entries=key.entry_room,
+            adapter_tiles=key.adapter_tiles,
         )
         inputs = self._gpu.allocate(shape.length_bytes)
         step = self._step(shape, inputs.address, self._memory.sequences, key.sampling)
@@ -298,8 +310,15 @@ class GPUBackend(GPUOperations):
         self._stream.synchronize()
         cache.close()
 
-    def bind_adapter(self, adapter: AdapterWeights) -> Handle:
-        refuse_on_gpu(adapter.name)
+    def bind_adapter(self, adapter: AdapterWeights) -> GPUAdapter:
+        """Return a handle of an adapter; its numbers are sent with the first step that uses it."""
+        if (pool := self._model.adapters) is None:
+            raise UnsupportedModelError(
+                f"no GPU memory is set aside for the adapter '{adapter.name}'",
+                hint="Name adapters when the model is loaded (--lora, LLM(loras=...)), or set "
+                "memory aside with --lora-gib.",
+            )
+        return pool.bind(adapter)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: a GPU's pool is taken whole, so that others know what is left."""
@@ -310,8 +329,10 @@ class GPUBackend(GPUOperations):
             "kv_cache": self._memory.sequences.cache.length_bytes,
             "scratch": self._memory.scratch.length_bytes,
         }
-        states = self._memory.sequences.states
-        return held if states is None else held | {"states": states.length_bytes}
+        states, adapters = self._memory.sequences.states, self._model.adapters
+        if states is not None:
+            held["states"] = states.length_bytes
+        return held if adapters is None else held | {"adapters": adapters.length_bytes}
 
     def close(self) -> None:
         """Give everything back; work in flight ends first."""

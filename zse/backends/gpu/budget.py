@@ -23,6 +23,8 @@ class MemoryBudget:
     """Scratch memory of the largest step."""
     states: int = 0
     """States of the sequences that run at once."""
+    adapters: int = 0
+    """Set aside for adapters."""
 
     @property
     def for_cache(self) -> int:
@@ -30,15 +32,17 @@ class MemoryBudget:
         limit = self.free - MARGIN_BYTES
         if self.allowed:
             limit = min(limit, self.allowed - MARGIN_BYTES)
-        return limit - self.weights - self.scratch - self.states
+        return limit - self.weights - self.scratch - self.states - self.adapters
 
     def check(self, cache_bytes: int = 1) -> None:
         """Refuse, with a ``DeviceError``, what leaves fewer bytes than this to the cache."""
         if self.for_cache >= cache_bytes:
             return
-        needed = self.weights + self.scratch + self.states + MARGIN_BYTES + cache_bytes
+        others = self.scratch + self.states + self.adapters
+        needed = self.weights + others + MARGIN_BYTES + cache_bytes
         allowed = f", {gib(self.allowed)} are allowed" if self.allowed else ""
         states = f"{gib(self.states)} states of sequences, " if self.states else ""
+        states += f"{gib(self.adapters)} for adapters, " if self.adapters else ""
         raise DeviceError(
             f"the model needs {gib(needed)} of GPU memory ({gib(self.weights)} weights, "
             f"{gib(self.scratch)} scratch, {states}{gib(MARGIN_BYTES)} for the driver, and a KV "

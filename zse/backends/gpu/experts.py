@@ -67,7 +67,7 @@ class ExpertOperations(Products):
         assert post_norm is not None
         output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
         inputs.write(output)
-        sums = self._multiply(step, linear.weight, output, step.scratch.beside)
+        sums = self._product(step, linear, output, step.scratch.beside)
         return Added(sums=self._normed_sums(step, sums, post_norm, linear.bias))
 
     def add(

@@ -65,6 +65,8 @@ class GraphKey(NamedTuple):
     sampling: SamplingKind
     entry_room: int = 0
     """Adjusted logits there is room for."""
+    adapter_tiles: int = 0
+    """Tiles of rows with adapters that there is room for; 0 for a step without adapters."""
 
 
 @record

@@ -11,6 +11,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from zse.kernels.layout import adapter_tile_rows
 from zse.kernels.lm_head_sample.arrays import Floats, Integers, SamplingArrays, integers
 from zse.records import record
 from zse.units import align_up
@@ -40,6 +41,8 @@ class StepArrays:
     run_num_rows: Integers = integers("runs")
     run_first_positions: Integers = integers("runs")
     run_slots: Integers = integers("runs")
+    adapter_rows: Integers = integers("adapter_rows")
+    adapter_places: Integers = integers("adapter_tiles")
     wanted: Integers = integers("wanted")
     tables: Integers = integers("table_blocks")
     window_tables: Integers = integers("window_blocks")
@@ -72,10 +75,21 @@ class InputShape:
     """Rows that go through the head."""
     entries: int = 0
     """Room for logits that penalties, bias or bans change."""
+    adapter_tiles: int = 0
+    """Tiles of rows that have one adapter each; 0 where no row has one."""
 
     @property
     def rows(self) -> int:
         return self.decode_rows + self.prefill_rows
+
+    @property
+    def adapter_tile_rows(self) -> int:
+        """Rows of a tile of rows with one adapter."""
+        return adapter_tile_rows(self.prefill_rows)
+
+    @property
+    def adapter_rows(self) -> int:
+        return self.adapter_tiles * self.adapter_tile_rows
 
     @property
     def table_blocks(self) -> int:

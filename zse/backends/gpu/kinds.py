@@ -1,4 +1,4 @@
-"""What only some models have: linear attention, mixtures of experts, vectors of whole texts.
+"""What only some models have: linear attention, experts, adapters, vectors of whole texts.
 
 What computes them is imported here and nowhere else, for a model that has them: a start imports
 nothing that its model does without.
@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from zse.backends.operations import is_attention
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from zse.backends.gpu.adapter_tiles import AdapterTiles
+    from zse.backends.gpu.adapters import AdapterPool
     from zse.backends.gpu.delta import LinearAttention
     from zse.backends.gpu.experts import ExpertOperations
+    from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.mixture import Mixture
     from zse.backends.gpu.mixture_plans import MixturePlans
     from zse.backends.gpu.model import DeviceModel
@@ -22,10 +25,12 @@ if TYPE_CHECKING:
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.texts import TextOperations
     from zse.backends.states import StateLayout
+    from zse.backends.types import SequenceChunk
     from zse.device.gpu import Gpu
     from zse.kernels.linear.weight import LinearWeight
     from zse.models.layer_spec import LayerSpec
     from zse.models.spec import ModelSpec
+    from zse.options import LoRAOptions
 
 
 def has_experts(spec: ModelSpec) -> bool:
@@ -92,6 +97,38 @@ def mixture_plans_of(
     from zse.backends.gpu.mixture_plans import MixturePlans
 
     return MixturePlans(spec, linears, plans)
+
+
+def adapter_pool_of(gpu: Gpu, spec: ModelSpec, options: LoRAOptions) -> AdapterPool | None:
+    """Return memory for adapters; None where none was asked for."""
+    if not options.gpu_bytes or spec.is_encoder:
+        return None
+    from zse.backends.gpu.adapters import AdapterPool
+
+    return AdapterPool(gpu, spec, options)
+
+
+def count_adapter_tiles(chunks: Sequence[SequenceChunk], prefill_rows: int) -> int:
+    """Return the tiles of a step's rows with adapters; 0 where no row has one."""
+    if all(chunk.adapter is None for chunk in chunks):
+        return 0
+    from zse.backends.gpu.adapter_tiles import count_tiles
+
+    return count_tiles(chunks, prefill_rows)
+
+
+def adapter_tiles_of(placed: Iterable[tuple[SequenceChunk, int]], tile_rows: int) -> AdapterTiles:
+    """Return the tiles of chunks that have adapters, each chunk with its first row."""
+    from zse.backends.gpu.adapter_tiles import adapter_tiles
+
+    return adapter_tiles(placed, tile_rows)
+
+
+def low_rank_bytes(spec: ModelSpec, options: LoRAOptions, shape: InputShape) -> int:
+    """Return what the kernels of adapters hand on to each other in a step with some."""
+    from zse.backends.gpu.adapters import low_rank_bytes
+
+    return low_rank_bytes(spec, options, shape.adapter_rows)
 
 
 def text_operations_of(model: DeviceModel) -> TextOperations | None:

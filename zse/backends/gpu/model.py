@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zse.backends.binding import bind_layer, bind_layer_inputs
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
-from zse.backends.gpu.kinds import mixtures_of
+from zse.backends.gpu.kinds import adapter_pool_of, mixtures_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.step import StepLimits
@@ -96,6 +96,7 @@ class DeviceModel:
         }
         self.mixtures = mixtures_of(spec, weights.linears, weights.vectors)
         self._counters = gpu.allocate(self.plans.counters_bytes)
+        self.adapters = adapter_pool_of(gpu, spec, options.lora)
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
         kind, rope, sinks = self.plans.attention_kinds[index], attention.rope, attention.sinks
@@ -130,6 +131,8 @@ class DeviceModel:
     def make_tables(self, launcher: Launcher, stream: Stream) -> None:
         """Fill the rotary tables, and clear the counters by which attention finds its last part."""
         self._gpu.fill(self._counters.address, 0, self._counters.length_bytes, stream)
+        if self.adapters is not None:
+            self.adapters.place_starts(stream)
         for rope, table in self._rotary.items():
             self._fill_rotary(rope, table.address, launcher, stream)
 

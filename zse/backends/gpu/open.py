@@ -130,6 +130,7 @@ def _share_out(
         arrival.budget,
         scratch=model.plans.largest_scratch_bytes(),
         states=states.length_bytes,
+        adapters=0 if model.adapters is None else model.adapters.length_bytes,
     )
     layout = limited(layout, budget, options)
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)

@@ -109,7 +109,7 @@ class GPUOperations(Products):
     ) -> Projected:
         """Leave the split sums of norm(residual) @ linear^T, and the bias that is to be added."""
         inputs = self._normalized(step, residual, norm, linear.weight)
-        return Projected(sums=self._multiply(step, linear.weight, inputs), bias=linear.bias)
+        return Projected(sums=self._product(step, linear, inputs), bias=linear.bias)
 
     def rope_store(
         self,
@@ -200,7 +200,7 @@ class GPUOperations(Products):
         assert parts is not None
         assert linear_attention is not None
         inputs = self._normalized(step, residual, weights.mixer_norm, parts.inputs.weight)
-        projected = self._multiply(step, parts.inputs.weight, inputs)
+        projected = self._product(step, parts.inputs, inputs)
         if not isinstance(inputs, Plain):  # 8 bits are too few for what steers a state
             inputs = step.scratch.plain(inputs.rows, inputs.columns)
             self._norm(step, residual, weights.mixer_norm, inputs)
@@ -252,7 +252,7 @@ class GPUOperations(Products):
         inputs.write(output)
         return Residual(
             address=residual.address,
-            pending=self._multiply(step, linear.weight, output),
+            pending=self._product(step, linear, output),
             bias=linear.bias,
             scale=scale,
             post=post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon),
@@ -268,8 +268,8 @@ class GPUOperations(Products):
         layer: int,
     ) -> Deferred:
         """Return activation(residual @ gate^T) * told, to be computed for a known reader."""
-        weight, bias = weights.gate
-        assert not bias
+        weight = weights.gate.weight
+        assert not weights.gate.bias
         # In the stream itself a few numbers are so large that 8 bits would lose the others.
         inputs = step.scratch.plain(step.shape.rows, weight.columns)
         self._norm(step, residual, None, inputs)
@@ -306,7 +306,7 @@ class GPUOperations(Products):
         mlp: MLPSpec,
     ) -> Deferred:
         """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
-        weight, bias = linear
+        weight = linear.weight
         inputs = self._normalized(step, residual, norm, weight)
         joined: Plain | Partials
         if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
@@ -314,6 +314,7 @@ class GPUOperations(Products):
             self._multiply_widened(step, weight, inputs, joined.values, "bf16")
         else:
             joined = self._multiply(step, weight, inputs)
+        self._adapt(step, linear, inputs, joined)
         columns = weight.rows // (1 + mlp.is_gated)
 
         def make(output: Activation) -> None:
@@ -323,7 +324,7 @@ class GPUOperations(Products):
                 output,
                 activation=mlp.activation,
                 gated=mlp.is_gated,
-                bias_address=bias,
+                bias_address=linear.bias,
                 limit=mlp.limit,
             )
 

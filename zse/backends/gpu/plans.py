@@ -5,13 +5,14 @@ It follows from shapes alone, so it is known before there is a GPU.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
 from zse.backends.gpu.heads import attentions_of, kind_of, ropes_of
 from zse.backends.gpu.inputs import InputShape
-from zse.backends.gpu.kinds import linear_attention_of, mixture_plans_of
+from zse.backends.gpu.kinds import linear_attention_of, low_rank_bytes, mixture_plans_of
 from zse.backends.gpu.scratch import (
     BATCH_ROWS,
     MixtureBytes,
@@ -133,7 +134,17 @@ class StepPlans:
         )
         rows = self._most_decode_rows()
         decode = InputShape(decode_rows=rows, sequences=rows, table_stride=1, wanted=rows)
-        return max(self.scratch(shape).offsets()[1] for shape in (prefill, decode))
+        shapes = (self._adapted(shape) for shape in (prefill, decode))
+        return max(self.scratch(shape).offsets()[1] for shape in shapes)
+
+    def _adapted(self, shape: InputShape) -> InputShape:
+        """Return a shape with as many tiles of adapters as it may have, if there are adapters."""
+        if not self._options.lora.gpu_bytes:
+            return shape
+        sequences = min(shape.rows, self._options.batch.max_sequences)
+        tile_rows = shape.adapter_tile_rows
+        tiles = sequences + (shape.rows - sequences) // tile_rows
+        return replace(shape, adapter_tiles=bucket_of(tiles) if shape.decode_rows else tiles)
 
     def _most_decode_rows(self) -> int:
         bucket = bucket_of(self._options.batch.max_sequences)
@@ -163,6 +174,7 @@ class StepPlans:
             told=rows * self._told_columns * 4,
             query=shape.prefill_rows * self._query_columns * 2,
             attention=self._attention_bytes(shape.decode_rows),
+            low_rank=low_rank_bytes(model, self._options.lora, shape) if shape.adapter_tiles else 0,
             gates=self._gates_bytes(rows),
             delta=delta.workspace_bytes(shape.prefill_rows) if delta else 0,
             weights=WIDENED_BYTES if widened else 0,

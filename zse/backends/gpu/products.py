@@ -13,7 +13,7 @@ from zse.kernels.norm.launch import residual_norm, stream_norm
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.model import DeviceModel
-    from zse.backends.gpu.weights import BoundNorm
+    from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.kernels.linear.weight import LinearWeight
 
 
@@ -109,6 +109,22 @@ class Products:
             weight, inputs.rows, quantized=quantized, max_splits=max_splits
         )
         return linear(step.launcher, weight, inputs, address, plan)
+
+    def _product(
+        self, step: Step, linear: BoundLinear, inputs: Activation, address: int = 0
+    ) -> Partials:
+        """Leave the sums of a product that adapters may add to."""
+        sums = self._multiply(step, linear.weight, inputs, address)
+        self._adapt(step, linear, inputs, sums)
+        return sums
+
+    def _adapt(
+        self, step: Step, linear: BoundLinear, inputs: Activation, outputs: Partials | Plain
+    ) -> None:
+        """Add to a product what the adapters of its rows have for the matrix."""
+        if step.shape.adapter_tiles:
+            assert self._model.adapters is not None
+            self._model.adapters.add(step, linear.name, inputs, outputs)
 
     def _multiply_widened(
         self, step: Step, weight: LinearWeight, inputs: Plain, address: int, element: str

@@ -48,6 +48,8 @@ class ScratchSizes:
     """Rotated queries of prefill rows."""
     attention: int
     """What the splits of one sequence exchange."""
+    low_rank: int
+    """What the first matrices of adapters make."""
     gates: int
     """Steps and decays of linear attention."""
     delta: int
@@ -86,6 +88,7 @@ class Scratch:
         self.told = address + offsets["told"]
         self.query = address + offsets["query"]
         self.attention = address + offsets["attention"]
+        self.low_rank = address + offsets["low_rank"]
         self.gates = address + offsets["gates"]
         self.delta = address + offsets["delta"]
         self.weights = address + offsets["weights"]

@@ -13,6 +13,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.inputs import InputShape, InputWriter
+from zse.backends.gpu.kinds import adapter_tiles_of, count_adapter_tiles
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.types import PENDING_TOKEN, check_batch
 from zse.errors import EngineError
@@ -76,6 +77,8 @@ class StepPlan:
     """Whether the rows for the head are those of chunks that want logits, not the sampled ones."""
     wants_hidden: bool
     """Whether some row reports the state that its token is chosen from."""
+    adapter_tiles: int
+    """Tiles of rows that have one adapter each; 0 where no row has one."""
 
 
 def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
@@ -117,16 +120,22 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         mask_rows=() if batch.masks is None else _mask_rows(sampling, order),
         wants_logits=any(chunk.wants_logits for chunk in chunks),
         wants_hidden=any(row.wants_hidden for row in rows),
+        adapter_tiles=count_adapter_tiles(chunks, len(prefill)),
     )
 
 
 def shape_of(
-    plan: StepPlan, limits: StepLimits, *, bucket: int = 0, entry_room: int = 0
+    plan: StepPlan,
+    limits: StepLimits,
+    *,
+    bucket: int = 0,
+    entry_room: int = 0,
+    adapter_room: int = 0,
 ) -> InputShape:
     """Return the shape of a step's inputs.
 
     ``bucket`` are decode rows to pad to, 0 pads nothing; ``entry_room`` is room for adjusted
-    logits, if the step has any, and 0 takes what it needs.
+    logits, if the step has any, and 0 takes what it needs; so does ``adapter_room``, in tiles.
     """
     entry_room = entry_room or len(plan.entries.rows)
     chunks = plan.batch.chunks
@@ -143,6 +152,7 @@ def shape_of(
         windows=len(limits.windows),
         wanted=bucket or len(wanted_rows(plan, len(plan.decode))),
         entries=entry_room if plan.sampling_kind.adjusted else 0,
+        adapter_tiles=adapter_room or plan.adapter_tiles,
     )
 
 
@@ -172,6 +182,8 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     if shape.typed_rows:
         _write_types(writer, [chunks[i] for i in plan.prefill])
     _write_tiles(writer, tiles_of(plan, shape, limits))
+    if shape.adapter_tiles:
+        _write_adapters(writer, plan, shape)
     _write_sampling(writer, plan, shape, limits)
 
 
@@ -270,6 +282,20 @@ def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
     writer.integers(writer.arrays.tile_table_rows, tiles.table_rows)
     writer.integers(writer.arrays.tile_first_positions, tiles.first_positions)
     writer.integers(writer.arrays.tile_ends, tiles.ends)
+
+
+def _write_adapters(writer: InputWriter, plan: StepPlan, shape: InputShape) -> None:
+    chunks = plan.batch.chunks
+    prefill = [chunks[i] for i in plan.prefill]
+    ends = itertools.accumulate((len(chunk.token_ids) for chunk in prefill), initial=0)
+    placed = itertools.chain(
+        ((chunks[i], row) for row, i in enumerate(plan.decode)),
+        ((chunk, shape.decode_rows + first) for chunk, first in zip(prefill, ends, strict=False)),
+    )
+    tiles = adapter_tiles_of(placed, shape.adapter_tile_rows)
+    padding = [-1] * (shape.adapter_tiles - len(tiles.places))
+    writer.integers(writer.arrays.adapter_rows, tiles.rows)
+    writer.integers(writer.arrays.adapter_places, [*tiles.places, *padding])
 
 
 def _write_sampling(

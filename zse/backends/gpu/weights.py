@@ -29,6 +29,8 @@ class BoundLinear(NamedTuple):
     weight: LinearWeight
     bias: int
     """Address of float32 [rows of weight], or 0."""
+    name: str
+    """What adapters call the matrix."""
 
 
 class BoundNorm(NamedTuple):
@@ -90,7 +92,8 @@ class DeviceWeights:
             ) from None
 
     def linear(self, spec: LinearSpec) -> BoundLinear:
-        return BoundLinear(self.matrix(spec.weight), self._vector(spec.bias))
+        weight = spec.weight
+        return BoundLinear(self.matrix(weight), self._vector(spec.bias), weight.name)
 
     def norm(self, spec: NormSpec) -> BoundNorm:
         weight, bias = self.vectors[spec.weight.name], self._vector(spec.bias)

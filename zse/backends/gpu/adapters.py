@@ -1,0 +1,203 @@
+"""Adapters in a GPU's memory: where each lies, and which rows of a step have which.
+
+A handle says where its adapter lies, and rows of a step name that place: nothing that is captured
+knows an adapter. Numbers are sent before the first step that uses them, in its stream, so they
+come after whatever still reads what lay there before; memory is free again with the handle.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.adapter_image import (
+    image_at,
+    image_bytes,
+    matrices_of,
+    parts_by_record,
+)
+from zse.errors import LoRAError
+from zse.kernels.low_rank.launch import (
+    AdaptedMatrix,
+    AdaptedRows,
+    low_rank,
+    packed_starts,
+    workspace_bytes,
+)
+from zse.kernels.low_rank.variants import PLACE_BYTES, RANKS
+from zse.units import GIB, align_up
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterable
+
+    from zse.backends.adapters import AdapterWeights
+    from zse.backends.gpu.forward import Step
+    from zse.backends.types import SequenceChunk
+    from zse.device.gpu import Gpu, Stream
+    from zse.kernels.layout import Activation, Partials, Plain
+    from zse.models.spec import ModelSpec
+    from zse.options import LoRAOptions
+
+
+class GPUAdapter:
+    """An adapter that steps may name; its memory is free again when nobody holds it."""
+
+    def __init__(self, place: int, image: array[int]) -> None:
+        self.size_bytes = len(image)
+        self.place = place
+        """Where it lies from the start of all, in units of ``PLACE_BYTES``."""
+        self.unsent: array[int] | None = image
+        """What the first step that uses it has to send."""
+
+
+class AdapterPool:
+    """The adapters of a model, in one block of memory that is set aside for them.
+
+    Raises:
+        UnsupportedModelError: The kernels do not take a matrix of the model.
+    """
+
+    def __init__(self, gpu: Gpu, spec: ModelSpec, options: LoRAOptions) -> None:
+        self._gpu = gpu
+        self._matrices = matrices_of(spec)
+        self._most_rank = align_up(options.max_rank, RANKS)
+        starts = [packed_starts(matrix.part_rows) for matrix in self._matrices]
+        self._starts_bytes = b"".join(starts)
+        self._block = gpu.allocate(options.gpu_bytes + len(self._starts_bytes))
+        self.length_bytes = self._block.length_bytes
+        self._ranges = Ranges(options.gpu_bytes // PLACE_BYTES)
+        address = self._block.address + self._ranges.size * PLACE_BYTES
+        self._by_name: dict[str, AdaptedMatrix] = {}
+        for matrix, packed in zip(self._matrices, starts, strict=True):
+            self._by_name[matrix.name] = AdaptedMatrix(
+                first_record=matrix.first_record,
+                starts=address,
+                parts=len(matrix.part_rows),
+                widest_part=max(matrix.part_rows),
+                memory=self._block.address,
+                most_rank=self._most_rank,
+            )
+            address += len(packed)
+
+    def place_starts(self, stream: Stream) -> None:
+        """Tell the device where the parts of matrices begin."""
+        host = self._gpu.allocate_host(len(self._starts_bytes))
+        try:
+            host.view[: len(self._starts_bytes)] = self._starts_bytes
+            target = self._block.address + self._ranges.size * PLACE_BYTES
+            self._gpu.copy_to_device(target, host.address, len(self._starts_bytes), stream)
+            stream.synchronize()
+        finally:
+            host.free()
+
+    def bind(self, adapter: AdapterWeights) -> GPUAdapter:
+        """Return a handle of an adapter; safe while steps run.
+
+        Raises:
+            LoRAError: A number in it is not finite, or there is no room for it.
+        """
+        parts = parts_by_record(adapter, self._matrices)
+        ranks = (0 if part is None else part.rank for part in parts)
+        needed = image_bytes(self._matrices, ranks) // PLACE_BYTES
+        place = self._ranges.take(needed)
+        if place is None:
+            raise LoRAError(
+                f"the adapter '{adapter.name}' takes {_gib(needed)} of GPU memory; "
+                f"{_gib(self._ranges.num_free)} of the {_gib(self._ranges.size)} that are set "
+                "aside for adapters are free",
+                hint="Set more aside with --lora-gib, or unload others first.",
+            )
+        try:
+            handle = GPUAdapter(place, image_at(place, parts, adapter.name))
+        except BaseException:
+            self._ranges.give_back(place, needed)
+            raise
+        weakref.finalize(handle, self._ranges.give_back, place, needed)
+        return handle
+
+    def send(self, chunks: Iterable[SequenceChunk], stream: Stream) -> None:
+        """Send what a step uses and the device has not got yet, in the step's stream."""
+        for chunk in chunks:
+            adapter = chunk.adapter
+            if adapter is not None and (image := adapter.unsent) is not None:
+                address, length = image.buffer_info()
+                target = self._block.address + adapter.place * PLACE_BYTES
+                self._gpu.copy_to_device(target, address, length, stream)
+                stream.synchronize()  # the image goes, and its memory is not pinned
+                adapter.unsent = None
+
+    def add(self, step: Step, name: str, inputs: Activation, outputs: Partials | Plain) -> None:
+        """Add what the rows' adapters have for a matrix to its product."""
+        low_rank(
+            step.launcher,
+            self._by_name[name],
+            AdaptedRows(
+                tiles=step.shape.adapter_tiles,
+                tile_rows=step.shape.adapter_tile_rows,
+                rows=step.inputs.adapter_rows,
+                places=step.inputs.adapter_places,
+            ),
+            inputs,
+            outputs,
+            step.scratch.low_rank,
+        )
+
+
+class Ranges:
+    """Which of so many units in a row are free; any thread may ask.
+
+    What is given back waits in a queue, since a finalizer may run within any other call.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._given_back: deque[tuple[int, int]] = deque()
+        self._free = [(0, size)] if size else []
+
+    @property
+    def num_free(self) -> int:
+        with self._lock:
+            self._collect()
+            return sum(length for _, length in self._free)
+
+    def take(self, length: int) -> int | None:
+        """Return the first of so many free units in a row; None where there are none."""
+        with self._lock:
+            self._collect()
+            for index, (start, free) in enumerate(self._free):
+                if free >= length:
+                    self._free[index : index + 1] = [(start + length, free - length)]
+                    return start
+        return None
+
+    def give_back(self, start: int, length: int) -> None:
+        self._given_back.append((start, length))
+
+    def _collect(self) -> None:
+        """Put what was given back among what is free, neighbours together."""
+        while self._given_back:
+            self._free.append(self._given_back.popleft())
+        joined: list[tuple[int, int]] = []
+        for start, length in sorted(self._free):
+            if joined and sum(joined[-1]) == start:
+                start, length = joined[-1][0], joined.pop()[1] + length
+            if length:
+                joined.append((start, length))
+        self._free = joined
+
+
+def low_rank_bytes(spec: ModelSpec, options: LoRAOptions, rows_in_tiles: int) -> int:
+    """Return what the kernels hand on to each other for tiles of so many rows together."""
+    most_rank = align_up(options.max_rank, RANKS)
+    return max(
+        workspace_bytes(matrix.columns, len(matrix.part_rows), most_rank, rows_in_tiles)
+        for matrix in matrices_of(spec)
+    )
+
+
+def _gib(places: int) -> str:
+    return f"{places * PLACE_BYTES / GIB:.3f} GiB"

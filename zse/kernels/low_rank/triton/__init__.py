@@ -1,0 +1,1 @@
+"""The kernels of ``gate_up``, in Triton."""

@@ -1,0 +1,93 @@
+"""The compiled forms of ``shrink`` and ``expand``, and how an adapter lies in memory for them."""
+
+from __future__ import annotations
+
+from zse.kernels.layout import ADAPTER_PROMPT_ROWS, ADAPTER_ROWS
+from zse.kernels.variant import Kernel, Variant, number, pointer, variant
+
+MODULE = "zse.kernels.low_rank.triton.kernel"
+_ADAPTERS = (
+    pointer("tile_rows", "i32"),
+    pointer("tile_places", "i32"),
+    pointer("memory", "i64"),
+)
+
+SHRINK = Kernel(
+    name="low_rank.shrink",
+    module=MODULE,
+    function="shrink",
+    arguments=(
+        pointer("inputs", "bf16"),
+        pointer("scales", "fp32"),
+        *_ADAPTERS,
+        pointer("products", "fp32"),
+        number("first_record"),
+        number("columns", aligned=True),
+        number("chunk", aligned=True),
+        number("most_rank", aligned=True),
+    ),
+)
+EXPAND = Kernel(
+    name="low_rank.expand",
+    module=MODULE,
+    function="expand",
+    arguments=(
+        pointer("products", "fp32"),
+        *_ADAPTERS,
+        pointer("starts", "i32", aligned=False),
+        pointer("outputs", "fp32"),
+        number("first_record"),
+        number("columns", aligned=True),
+        number("splits"),
+        number("most_rank", aligned=True),
+    ),
+)
+RANKS = 16
+"""Ranks that a program of ``shrink`` computes, and that ``expand`` adds at once."""
+COLUMNS = 64
+"""Columns of the result that a program of ``expand`` adds to."""
+STEP_COLUMNS = 128
+"""Columns of the inputs that are taken at once: a group of int8 activations."""
+RECORD_NUMBERS = 4
+"""Numbers of a record, which says where one part of a matrix has its adapter, int64: the first of
+its two matrices and the second, in pieces from the start of all; its rank, in pieces; its scale,
+the bits of a float32."""
+PIECE = 8
+"""Numbers of 16 bits that lie together: ranks and starts of matrices are multiples of it."""
+PLACE_BYTES = 256
+"""Adapters start at multiples of it, at their records, and are named by these multiples."""
+
+
+def shrink_variant(*, many: bool, quantized: bool) -> Variant:
+    """Return the form for tiles of few rows or of many; only few have int8 activations."""
+    return variant(
+        SHRINK,
+        num_warps=4,
+        num_stages=3,
+        types={"inputs": "*i8"} if quantized else {},
+        ROWS=ADAPTER_PROMPT_ROWS if many else ADAPTER_ROWS,
+        RANKS=RANKS,
+        STEP=STEP_COLUMNS,
+    )
+
+
+def expand_variant(*, many: bool, element: str) -> Variant:
+    """Return the form that adds to ``fp32`` or, of many rows, to ``bf16``."""
+    return variant(
+        EXPAND,
+        num_warps=4,
+        types={} if element == "fp32" else {"outputs": f"*{element}"},
+        ROWS=ADAPTER_PROMPT_ROWS if many else ADAPTER_ROWS,
+        COLUMNS=COLUMNS,
+        RANKS=RANKS,
+    )
+
+
+VARIANTS: tuple[Variant, ...] = (
+    shrink_variant(many=False, quantized=True),
+    shrink_variant(many=False, quantized=False),
+    shrink_variant(many=True, quantized=False),
+    expand_variant(many=False, element="fp32"),
+    expand_variant(many=True, element="fp32"),
+    expand_variant(many=True, element="bf16"),
+)
