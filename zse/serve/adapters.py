@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.engine.adapters import Adapter
     from zse.models.spec import ModelSpec
+    from zse.options import LoRAOptions
+    from zse.serve.models import ModelTable, TableEntry
     from zse.serve.state import LoadedModel
     from zse.server_options import ServeOptions
 
@@ -37,6 +39,16 @@ def read_for_start(
                 hint="Give it another name.",
             )
     return read_named(named, spec, options.load.lora)
+
+
+def put_adapters(models: ModelTable, entry: TableEntry, options: LoRAOptions) -> None:
+    """Let all that adapters make of a model answer.
+
+    Raises:
+        NameTakenError: Another model has a name of theirs.
+    """
+    for adapter in entry.model.engine.adapters(options):
+        models.put_adapter(entry, as_model(entry.model, adapter))
 
 
 def as_model(base: LoadedModel, adapter: Adapter) -> LoadedModel:

@@ -179,10 +179,9 @@ class ServerProcess:
         state.ledger.mark("ready")
         entry = state.models.put(model, state.options.aliases)
         if state.options.loras:
-            from zse.serve.adapters import as_model
+            from zse.serve.adapters import put_adapters
 
-            for adapter in model.engine.adapters(state.options.load.lora):
-                state.models.put_adapter(entry, as_model(model, adapter))
+            put_adapters(state.models, entry, state.options.load.lora)
         state.phase = "ready"
         facts = {"model": model.name, "url": self._url, "max_context": model.max_context}
         chats = model.template is not None

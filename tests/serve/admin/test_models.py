@@ -7,7 +7,10 @@ import threading
 from dataclasses import replace
 
 import pytest
+from random_adapters import write_adapter
 
+from zse.format import ZSEReader
+from zse.models.runner import spec_of
 from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.serve.admin.loading import ModelLoader
@@ -64,6 +67,24 @@ def test_a_model_is_loaded_beside_another_answers_by_name_and_goes(call):
     left = call("POST", UNLOAD, json={"model": "a"}).json()
     assert [one["name"] for one in left["models"]] == ["scripted"]
     assert call.chat("hi", model="a").status_code == 404
+
+
+def test_the_model_of_the_start_comes_back_with_its_adapters(call, state, tmp_path):
+    with ZSEReader(locate_model("tiny", load_settings())) as reader:
+        folder = write_adapter(tmp_path / "sql", spec_of(reader), size=1.0)
+    state.options = replace(state.options, loras=(f"sql={folder}",))
+    state.settings = replace(state.settings, serve=state.options)
+    said = []
+    for _ in range(2):
+        assert call("POST", LOAD, json={"model": "tiny"}).status_code == 200
+        assert names(call) == ["scripted", "tiny", "sql"]
+        said.append(call.complete("Hello", model="sql", max_tokens=8, temperature=0).json())
+        if len(said) < 2:
+            assert call("POST", UNLOAD, json={"model": "tiny"}).status_code == 200
+            assert names(call) == ["scripted"]
+    assert said[0]["choices"] == said[1]["choices"]
+    assert call("POST", LOAD, json={"model": "tiny", "name": "other"}).status_code == 200
+    assert names(call) == ["scripted", "tiny", "sql", "other"]
 
 
 def test_two_models_answer_as_each_does_alone(call):

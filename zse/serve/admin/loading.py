@@ -169,7 +169,7 @@ class ModelLoader:
             if self._state.draining:
                 model.close()
                 raise ShuttingDownError("The server is shutting down and loads no further model.")
-            self._state.models.put(model, order.aliases)
+            self._put(model, order.aliases)
             load.progress.phase = "ready"
             LOG.info("model loaded", extra={"model": order.name, "evicted": load.evicted})
         except BaseException as error:  # noqa: BLE001 - whoever asked is told
@@ -183,6 +183,29 @@ class ModelLoader:
         finally:
             load.seconds = load.progress.ledger.now_ms() / 1000
             load.is_over = True
+
+    def _put(self, model: LoadedModel, aliases: tuple[str, ...]) -> None:
+        """Let a model answer, with the adapters that it was loaded with."""
+        entry = self._state.models.put(model, aliases)
+        if not self._state.options.loras:
+            return
+        from zse.serve.adapters import put_adapters
+
+        try:
+            put_adapters(self._state.models, entry, self._state.options.load.lora)
+        except BaseException:  # a name was taken meanwhile
+            self._evict(entry)
+            raise
+
+    def _adapters_of(self, order: LoadOrder) -> tuple[str, ...]:
+        """Return what the command line names for a model: its own, where it has come back."""
+        options = self._state.options
+        if order.placed.reference != options.model or not options.loras:
+            return ()
+        from zse.serve.adapters import parse_named
+
+        named, models = parse_named(options.loras), self._state.models
+        return tuple(f"{name}={folder}" for name, folder in named.items() if not models.has(name))
 
     def _told(self, error: BaseException) -> ZSEError:
         failure = deliberate(error, self._state.settings.cache_dir)
@@ -202,7 +225,7 @@ class ModelLoader:
             options,
             model=order.placed.reference,
             served_model_name=order.name,
-            loras=(),  # names of the model that the server was started with
+            loras=self._adapters_of(order),
             load=self._make_room(load, with_values(options.load, given)),
         )
         settings = replace(settings, serve=options)
