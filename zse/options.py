@@ -47,6 +47,10 @@ class DeviceOptions(Checked):
         0.0, "GPU memory for everything", unit="GiB", unset="all that is free", also=("--vram",)
     )
     exact_activations: bool = described(False, "Never round activations to 8 bits: slower decoding")
+    deterministic: bool = described(
+        False,
+        "Compute every token alone: its answer is the same whatever shares its steps; slower prompts",
+    )
     kernels: str = described(
         "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
     )
@@ -157,6 +161,7 @@ class LoadFields(TypedDict, total=False):
     cpu_instructions: str
     vram_gib: float
     exact_activations: bool
+    deterministic: bool
     kernels: str
     kv_gib: float
     kv_dtype: str

@@ -85,9 +85,14 @@ def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
 
     Raises:
         DeviceError: The device is unknown, absent or has too little memory.
+        UnsupportedModelError: The device does not compute the model, or not as it is asked to.
         MissingDependencyError: The backend stands on a package that is not installed.
     """
     reader = load.reader
+    if load.options.device.deterministic:
+        from zse.backends.single import check_deterministic
+
+        check_deterministic(load.spec, load.options)
     arrival = arrival or begin_arrival(load.options.device, reader, phases=load.phases)
     if arrival is not None:
         from zse.backends.gpu.open import open_gpu_backend

@@ -55,7 +55,7 @@ class BenchmarkResult:
 
 
 app = App()
-_FLAGS = ["device", "threads", "kernels", "kv_dtype", "exact_activations"]
+_FLAGS = ["device", "threads", "kernels", "kv_dtype", "exact_activations", "deterministic"]
 _FLAGS += ["speculate", "draft_model"]
 
 

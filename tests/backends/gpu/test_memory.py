@@ -19,6 +19,7 @@ from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.backends.kv_groups import KVGroups, groups_of
 from zse.backends.states import states_of, with_states_that_fit
+from zse.backends.types import MAX_DRAFTS
 from zse.errors import DeviceError
 from zse.kernels.attention.launch import decode_counters_bytes
 from zse.kernels.linear.weight import LinearWeight
@@ -151,7 +152,7 @@ def test_an_estimate_counts_the_heads_and_the_angles_of_each_layer():
     plans = StepPlans(spec, {}, H200, chosen)
     assert plans.rotary_bytes == tokens * (64 + 32) * 4
     assert plans.counters_bytes == decode_counters_bytes(
-        bucket_of(chosen.batch.max_sequences), plans.attention_kinds[0].shape
+        bucket_of(chosen.batch.max_sequences + MAX_DRAFTS), plans.attention_kinds[0].shape
     )
 
 

@@ -30,6 +30,7 @@ LIMITS = StepLimits(
     vocab_size=100, num_blocks=16, max_slots=8, tile_queries=64, table_stride=6, max_sampled=9
 )
 GREEDY = SamplingRow(temperature=0.0)
+DRAWN = SamplingRow(temperature=1.0, seed=1)
 
 
 def chunk(tokens: list[int], start: int, slot: int, blocks: tuple[int, ...] = (3, 1, 4, 9)):
@@ -55,7 +56,7 @@ def test_single_tokens_come_first_and_longer_chunks_follow():
         chunks=[chunk([5, 6, 7], 10, 0), chunk([8], 40, 1)], sampling=[[GREEDY], [GREEDY]]
     )
     written = Written(batch)
-    assert (written.plan.decode, written.plan.prefill) == ([1], [0])
+    assert (written.plan.single, written.plan.prefill) == ([1], [0])
     assert written.numbers(written.at.tokens, 4) == [8, 5, 6, 7]
     assert written.numbers(written.at.positions, 1) == [40]
     assert written.numbers(written.at.prefill_positions, 3) == [10, 11, 12]
@@ -144,10 +145,34 @@ def test_every_token_of_a_chunk_of_drafts_is_sampled_and_none_of_them_goes_on_by
     batch = StepBatch(chunks=[drafts, chunk([8], 40, 1)], sampling=[[GREEDY] * 3, [GREEDY]])
     written = Written(batch)
     assert written.plan.kind == "verify"
-    assert written.plan.sampled == [1, 0, 0, 0]
+    assert written.plan.sampled == [0, 0, 0, 1]
     assert written.numbers(written.at.wanted, 4) == [0, 1, 2, 3]
-    assert written.numbers(written.at.sampling.slots, 4) == [1, *[LIMITS.max_slots] * 3]
-    assert written.numbers(written.at.prefill_positions, 3) == [10, 11, 12]
+    assert written.numbers(written.at.sampling.slots, 4) == [*[LIMITS.max_slots] * 3, 1]
+
+
+def test_drafts_are_rows_of_their_own_with_the_table_of_their_sequence_each():
+    drafts = chunk([5, 6, 7], 10, 0, (3, 1))._replace(kind="verify")
+    batch = StepBatch(chunks=[chunk([8], 40, 1), drafts], sampling=[[GREEDY], [GREEDY] * 3])
+    written = Written(batch, bucket=8)
+    assert written.shape.rows_follow
+    assert (written.shape.rows, written.shape.prefill_rows) == (8, 0)
+    assert written.numbers(written.at.tokens, 8) == [8, 5, 6, 7, 0, 0, 0, 0]
+    assert written.numbers(written.at.positions, 8) == [40, 10, 11, 12, 0, 0, 0, 0]
+    tables = written.numbers(written.at.tables, 8 * LIMITS.table_stride)
+    rows = [tables[at : at + 2] for at in range(0, len(tables), LIMITS.table_stride)]
+    assert rows[:4] == [[3, 1]] * 4
+    assert [row[0] for row in rows[4:]] == [LIMITS.num_blocks] * 4
+
+
+def test_where_every_row_is_single_a_prompt_is_no_longer_cut_into_tiles():
+    plan = plan_step(
+        StepBatch(chunks=[chunk([5, 6, 7], 10, 0), chunk([8], 40, 1)], sampling=[(), [DRAWN]]),
+        replace(LIMITS, all_single=True),
+    )
+    shape = shape_of(plan, LIMITS)
+    assert (shape.decode_rows, shape.prefill_rows, shape.tiles, shape.wanted) == (4, 0, 0, 1)
+    assert plan.kind == "prefill"
+    assert plan.sampling_kind.truncated  # one way to draw, whoever else draws in the step
 
 
 def test_known_tokens_are_chosen_to_be_told_of_and_only_the_last_row_goes_on():

@@ -21,6 +21,7 @@ from zse.backends.cpu.weights import Weights
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.resident import is_read_whole
+from zse.backends.single import all_single
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
@@ -80,6 +81,7 @@ class CPUBackend(Recorder):
         self._weight_bytes = sum(
             entry.length_bytes for entry in reader.header.tensors if is_read_whole(spec, entry.name)
         )
+        self._all_single = all_single(spec, options)
         self._kv_dtype = options.cache.kv_dtype
         self.states = states_of(spec, options)
         self.block_size = options.cache.block_size
@@ -137,7 +139,8 @@ class CPUBackend(Recorder):
 
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         kind = TextStep if self._spec.is_encoder else Step
-        step = kind(batch, *(cache or self._memory), self._spec.vocab_size)
+        memory, vocab_size = cache or self._memory, self._spec.vocab_size
+        step = kind(batch, *memory, vocab_size, all_single=self._all_single)
         if self._adapting is not None:
             step.find_adapters()
         return step

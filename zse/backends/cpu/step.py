@@ -27,12 +27,20 @@ _LOW_HALF = 0xFFFFFFFF
 class Step:
     """A batch, row by row. Built once, used once.
 
+    With ``all_single`` tokens of prompts are computed each on its own, too.
+
     Raises:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
     """
 
     def __init__(
-        self, batch: StepBatch, cache: KVCache, states: StatePool, vocab_size: int
+        self,
+        batch: StepBatch,
+        cache: KVCache,
+        states: StatePool,
+        vocab_size: int,
+        *,
+        all_single: bool = False,
     ) -> None:
         size = cache.block_size
         check_batch(
@@ -72,7 +80,7 @@ class Step:
                 positions += range(start, end)
                 slots += [blocks[at // size] * size + at % size for at in range(start, end)]
             at_once = count
-            if kind != "prefill":
+            if all_single or kind != "prefill":
                 self.single_rows += count
                 at_once = 1
             for offset in range(0, count, at_once):

@@ -101,8 +101,7 @@ class GPUBackend(GPUOperations):
         return pending
 
     def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
-        fits_a_graph = len(plan.decode) <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
-        if plan.kind == "decode" and fits_a_graph and not plan.wants_hidden:
+        if self._is_captured(plan):
             captured = self._replay(plan, forward)
             if (choice := captured.choice) is None:
                 return self._result_ring.receive(plan, self._stream)
@@ -115,6 +114,12 @@ class GPUBackend(GPUOperations):
             return self._result_ring.receive(plan, self._stream, hidden)
         choose = partial(self.choose, step)
         return MaskedStep(partial(self._choose, plan, step.scratch.masks, choose, hidden))
+
+    def _is_captured(self, plan: StepPlan) -> bool:
+        """Whether a step is one of those that are repeated from a graph."""
+        fits = plan.single_rows <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
+        all_sampled = plan.kind != "prefill" and len(plan.sampled) == plan.single_rows
+        return fits and all_sampled and not plan.wants_hidden
 
     def _choose(
         self,
@@ -153,14 +158,16 @@ class GPUBackend(GPUOperations):
     def prepare_prompt(self, forward: Forward, rows: int) -> None:
         """Load the kernels that a first prompt of about so many tokens goes through."""
         self._gpu.make_current()
-        tiles = -(-rows // self._limits.tile_queries)
+        is_single = self._limits.all_single
+        tiled_rows = 0 if is_single else rows
         shape = InputShape(
-            decode_rows=0,
-            prefill_rows=rows,
-            tiles=tiles,
+            decode_rows=rows - tiled_rows,
+            rows_follow=is_single,
+            prefill_rows=tiled_rows,
+            tiles=-(-tiled_rows // self._limits.tile_queries),
             runs=1,
-            longest_run=rows,
-            sequences=1,
+            longest_run=tiled_rows,
+            sequences=rows if is_single else 1,
             table_stride=self._limits.table_stride,
             windows=len(self._limits.windows),
             wanted=int(not self._model.spec.is_encoder),
@@ -194,10 +201,11 @@ class GPUBackend(GPUOperations):
         self._send(plan, shape, self._eager_inputs.address)
         step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         # What is told to the host stays in 16 bits.
-        return replace(step, quantized=False) if plan.wants_hidden else step
+        told = plan.wants_hidden and not self._model.plans.deterministic
+        return replace(step, quantized=False) if told else step
 
     def _replay(self, plan: StepPlan, forward: Forward) -> CapturedStep:
-        bucket = bucket_of(len(plan.decode))
+        bucket = bucket_of(plan.single_rows)
         room = room_for(len(plan.entries.rows))
         tiles = bucket_of(plan.adapter_tiles) if plan.adapter_tiles else 0
         key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles)
@@ -215,6 +223,7 @@ class GPUBackend(GPUOperations):
     def _capture(self, key: GraphKey, forward: Forward) -> CapturedStep:
         shape = InputShape(
             decode_rows=key.rows,
+            rows_follow=key.kind == "verify",
             sequences=key.rows,
             table_stride=self._limits.table_stride,
             windows=len(self.windows),

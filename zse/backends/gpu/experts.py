@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Added, Residual
 from zse.backends.gpu.products import Products
-from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
@@ -52,7 +51,8 @@ class ExpertOperations(Products):
         """Leave what the experts of each row make of its norm."""
         mixture = self._model.mixtures[experts.router.weight.name]
         router = _router(mixture, weights, experts)
-        if residual.post is None and mixture.takes_few(step.shape.rows, quantized=step.quantized):
+        few = self._plans.takes_few(mixture, step.shape.rows, quantized=step.quantized)
+        if residual.post is None and few:
             added = self._few(step, residual, weights, router, mixture, experts.expert)
         else:
             added = self._many(step, residual, weights, router, mixture, experts)
@@ -204,14 +204,14 @@ class ExpertOperations(Products):
         if mixture.shared is not None:
             assert experts.shared is not None
             shared = self._shared(step, inputs, mixture.shared, experts.shared, weights, area)
-        sums = step.scratch.sums
+        sums, tile = step.scratch.sums, self._plans.pair_tile
         joined = grouped_products(
-            step.launcher, mixture.up, inputs, choice, grouping, sums, is_down=False
+            step.launcher, mixture.up, inputs, choice, grouping, sums, is_down=False, tile=tile
         )
         hidden = step.scratch.plain(choice.pairs, mixture.width)
         self._activate(step, joined, hidden, experts.expert)
         pairs = grouped_products(
-            step.launcher, mixture.down, hidden, choice, grouping, sums, is_down=True
+            step.launcher, mixture.down, hidden, choice, grouping, sums, is_down=True, tile=tile
         )
         added = start + area.sums if mixture.beside is None else self._behind_dense(step)
         return Added(pairs=pairs, choice=choice, shared=shared, sums_address=added)
@@ -227,7 +227,7 @@ class ExpertOperations(Products):
     ) -> Partials:
         """Leave the summands of a shared expert of another form than the others."""
         joined: Plain | Partials
-        if inputs.rows > BATCH_ROWS:
+        if self._model.plans.widens(inputs.rows):
             joined = Plain(rows=inputs.rows, columns=matrices.up.rows, values=step.scratch.sums)
             self._multiply_widened(step, matrices.up, inputs, joined.values, "bf16")
         else:

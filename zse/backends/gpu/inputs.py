@@ -55,7 +55,9 @@ class InputShape:
     """How many of everything."""
 
     decode_rows: int
-    """Rows that are one token of a sequence each; they come first."""
+    """Rows that are computed each on its own; they come first."""
+    rows_follow: bool = False
+    """Whether some of these follow each other in one sequence."""
     prefill_rows: int = 0
     tiles: int = 0
     """Query tiles of the prefill rows."""

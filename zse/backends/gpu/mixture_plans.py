@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.mixture import area_of, mixtures_of
 from zse.backends.gpu.scratch import MixtureBytes, activation_bytes
 from zse.kernels.experts.plan import FEW_ROWS, plan_pairs
+from zse.kernels.experts.variants import PAIR_TILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +52,17 @@ class MixturePlans:
             )
         return self._pair_plans[key]
 
+    def takes_few(self, mixture: Mixture, rows: int, *, quantized: bool) -> bool:
+        """Return whether each pair reads its expert's matrices for itself: never where the bits of
+        a row may not depend on how many there are.
+        """
+        return not self._plans.deterministic and mixture.takes_few(rows, quantized=quantized)
+
+    @property
+    def pair_tile(self) -> int:
+        """Pairs of one expert that are multiplied together; 0: by how many there are."""
+        return PAIR_TILES[0] if self._plans.deterministic else 0
+
     def area(self, mixture: Mixture, rows: int) -> MixtureArea:
         """Return where a routing lies; looked up once for each form."""
         key = (mixture.slots, mixture.groups, mixture.hidden, mixture.shared is None, rows)
@@ -76,7 +88,7 @@ class MixturePlans:
         pairs = shape.rows * mixture.slots
         widest = pairs * max(mixture.up.rows, mixture.down.rows) * 2
         quantized = self._plans.reads_quantized(shape)
-        if not mixture.takes_few(shape.rows, quantized=quantized):
+        if not self.takes_few(mixture, shape.rows, quantized=quantized):
             return widest
         up = self.pair_plan(mixture.up, pairs).output_bytes
         down = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
@@ -88,7 +100,7 @@ class MixturePlans:
             return 0
         rows = shape.rows
         experts = one = rows * mixture.hidden * 4
-        if mixture.takes_few(rows, quantized=self._plans.reads_quantized(shape)):
+        if self.takes_few(mixture, rows, quantized=self._plans.reads_quantized(shape)):
             pairs = rows * mixture.slots
             experts = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
         return max(self._plans.sums_bytes(mixture.beside, shape), one + experts)

@@ -123,8 +123,9 @@ class DeviceModel:
             num_blocks=cache.num_blocks,
             windows=cache.windows,
             max_slots=self.options.batch.max_sequences,
-            max_sampled=bucket_of(self.options.batch.max_sequences) + MAX_DRAFTS,
+            max_sampled=bucket_of(self.options.batch.max_sequences + MAX_DRAFTS),
             tile_queries=PREFILL_QUERIES,
+            all_single=self.plans.all_single,
             table_stride=-(-self.plans.max_context // BLOCK_SIZE) + 1,  # a step ahead of the end
         )
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
 from zse.backends.gpu.kinds import expert_operations_of
 from zse.backends.gpu.products import Products
-from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate, activate_times
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         LayerInputWeights,
         LayerWeights,
     )
+    from zse.kernels.attention.launch import AttentionRules
     from zse.kernels.embed.launch import EmbedTable, Placing
     from zse.kernels.layout import HeadShape
     from zse.kernels.linear.weight import LinearWeight
@@ -152,17 +152,12 @@ class GPUOperations(Products):
 
         def make(output: Activation) -> None:
             if rows := step.shape.decode_rows:
-                attention_decode(
-                    step.launcher,
-                    model.head_inputs(step, query),
-                    shape,
-                    step.cache.layers[layer],
-                    model.tables(step, layer),
-                    model.decode_workspace(step),
-                    output,
-                    rules=own.rules,
-                    splits=model.plans.decode_splits(rows, own.kind),
-                )
+                if step.shape.rows_follow and shape.stores:
+                    # The same kernel, seeing nothing but the row itself: every key and value is in
+                    # its place, with the bits that it has alone, before another row looks for it.
+                    self._attend_singly(step, query, output, replace(own.rules, window=1), 1)
+                splits = model.plans.decode_splits(rows, own.kind)
+                self._attend_singly(step, query, output, own.rules, splits)
             if step.shape.prefill_rows:
                 prefill = step.scratch.plain(
                     step.shape.prefill_rows, shape.query_columns, first_row=rows
@@ -309,7 +304,7 @@ class GPUOperations(Products):
         weight = linear.weight
         inputs = self._normalized(step, residual, norm, weight)
         joined: Plain | Partials
-        if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
+        if isinstance(inputs, Plain) and self._model.plans.widens(inputs.rows):
             joined = Plain(rows=inputs.rows, columns=weight.rows, values=step.scratch.sums)
             self._multiply_widened(step, weight, inputs, joined.values, "bf16")
         else:
@@ -333,7 +328,10 @@ class GPUOperations(Products):
     def write_logits(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Write float32 logits of the wanted rows, [wanted, vocab]."""
         weight: LinearWeight = self.ends.head
-        output = self._form(step, weight, step.shape.wanted, can_quantize=True)
+        # Some rows' states are told to the host, in 16 bits: where bits may not depend on that,
+        # the head reads all of them so.
+        can_quantize = not self._model.plans.deterministic
+        output = self._form(step, weight, step.shape.wanted, can_quantize=can_quantize)
         wanted = step.inputs.wanted
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
         logits = step.scratch.logits
@@ -366,6 +364,23 @@ class GPUOperations(Products):
         )
 
     # --- pieces --------------------------------------------------------------------------------
+
+    def _attend_singly(
+        self, step: Step, query: Query, output: Activation, rules: AttentionRules, splits: int
+    ) -> None:
+        """Store the key and value of each single row and attend with it."""
+        model, layer = self._model, query.layer
+        attention_decode(
+            step.launcher,
+            model.head_inputs(step, query),
+            model.attentions[layer].kind.shape,
+            step.cache.layers[layer],
+            model.tables(step, layer),
+            model.decode_workspace(step),
+            output,
+            rules=rules,
+            splits=splits,
+        )
 
     def _gather(
         self,

@@ -20,8 +20,9 @@ from zse.backends.gpu.scratch import (
     activation_bytes,
 )
 from zse.backends.operations import is_attention
+from zse.backends.single import all_single
 from zse.backends.states import states_of
-from zse.backends.types import mask_bytes
+from zse.backends.types import MAX_DRAFTS, mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
 from zse.kernels.linear.plan import plan_linear
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
+ANY_ROWS = 128
+"""Rows that products are planned for where bits may not depend on how many there are."""
+ANY_ROWS_ATTENTION = 32
+"""The same for the splits of sequences: few rows take longer, many take no longer than they did."""
 QUANTIZED_ROWS = 128
 """Most decode rows that are computed with int8 activations."""
 WIDENED_BYTES = 128 << 20
@@ -74,6 +79,10 @@ class StepPlans:
         self._linears = linears
         self.facts = facts
         self._options = options
+        self.deterministic = options.device.deterministic
+        """Whether the bits of a row may depend on nothing else in its step."""
+        self.all_single = all_single(spec, options)
+        """Whether tokens of prompts, too, are computed each on its own."""
         self._tuning = tuning
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
         self.mixtures = mixture_plans_of(spec, linears, self)
@@ -89,7 +98,7 @@ class StepPlans:
 
     @property
     def counters_bytes(self) -> int:
-        rows = self._most_decode_rows()
+        rows = self.most_single_rows
         routing = self.mixtures.counters_bytes if self.mixtures else 0
         counted = (decode_counters_bytes(rows, kind.shape) for kind in self._kinds)
         return max([routing, *counted])
@@ -99,6 +108,7 @@ class StepPlans:
         most = self.max_context
         if kind.window:  # which may begin and end within tiles
             most = min(most, kind.window + decode_tile(kind.shape.head_dim))
+        rows = ANY_ROWS_ATTENTION if self.deterministic else rows
         return decode_splits(rows, kind.shape.kv_heads, self.facts, most)
 
     def plan(
@@ -107,32 +117,40 @@ class StepPlans:
         """Return how a matrix is multiplied with so many rows; looked up once for each form."""
         key = (*weight.form, rows, quantized, max_splits)
         if key not in self._plans:
-            self._plans[key] = plan_linear(
+            plan = plan_linear(
                 weight,
-                rows,
+                ANY_ROWS if self.deterministic else rows,
                 quantized=quantized,
                 device=self.facts,
                 max_splits=max_splits,
                 tuning=self._tuning,
             )
+            self._plans[key] = replace(plan, rows=rows)
         return self._plans[key]
+
+    def widens(self, rows: int) -> bool:
+        """Whether weights are widened for so many rows of 16 bits, which sums in another order."""
+        return rows > BATCH_ROWS and not self.deterministic
 
     def reads_quantized(self, shape: InputShape) -> bool:
         """Whether the matrices of a step may read int8 activations."""
-        exact = self._options.device.exact_activations
-        return not (shape.prefill_rows or exact) and shape.rows <= QUANTIZED_ROWS
+        if self._options.device.exact_activations:
+            return False
+        return not shape.prefill_rows and (self.deterministic or shape.rows <= QUANTIZED_ROWS)
 
     def largest_scratch_bytes(self) -> int:
         """Return the scratch memory of the largest step: prefill, or the widest decode."""
         options = self._options
+        tokens = options.batch.max_batch_tokens
+        single = tokens if self.all_single else 0
         prefill = InputShape(
-            decode_rows=0,
-            prefill_rows=options.batch.max_batch_tokens,
+            decode_rows=single,
+            prefill_rows=tokens - single,
             sequences=1,
             table_stride=1,
-            wanted=options.batch.max_sequences,
+            wanted=options.batch.max_sequences + MAX_DRAFTS,
         )
-        rows = self._most_decode_rows()
+        rows = self._most_single_rows()
         decode = InputShape(decode_rows=rows, sequences=rows, table_stride=1, wanted=rows)
         shapes = (self._adapted(shape) for shape in (prefill, decode))
         return max(self.scratch(shape).offsets()[1] for shape in shapes)
@@ -146,15 +164,22 @@ class StepPlans:
         tiles = sequences + (shape.rows - sequences) // tile_rows
         return replace(shape, adapter_tiles=bucket_of(tiles) if shape.decode_rows else tiles)
 
-    def _most_decode_rows(self) -> int:
-        bucket = bucket_of(self._options.batch.max_sequences)
-        return bucket if bucket <= MAX_BUCKET else self._options.batch.max_sequences
+    def _most_single_rows(self) -> int:
+        """Return the rows of the widest step without prompts: of sequences, and of their drafts."""
+        most = self._options.batch.max_sequences + MAX_DRAFTS
+        return bucket_of(most) if most <= MAX_BUCKET else most
+
+    @property
+    def most_single_rows(self) -> int:
+        """Rows that a step computes each on its own at most."""
+        most = self._most_single_rows()
+        return max(most, self._options.batch.max_batch_tokens) if self.all_single else most
 
     def _scratch(self, shape: InputShape) -> ScratchSizes:
         rows, wanted = shape.rows, shape.wanted
         columns = {weight.columns for weight in self._linears.values()} | {self._told_columns}
         model = self._spec
-        widened = max(rows, wanted) > BATCH_ROWS
+        widened = self.widens(max(rows, wanted))
         mixtures = self.mixtures.scratch(shape) if self.mixtures else MixtureBytes()
         delta = self.linear_attention
         return ScratchSizes(
@@ -212,13 +237,13 @@ class StepPlans:
 
     def product_bytes(self, weight: LinearWeight, rows: int) -> int:
         """Return the bytes of a product of 16-bit activations, in float32."""
-        if rows > BATCH_ROWS:
+        if self.widens(rows):
             return rows * weight.rows * 4
         return self.plan(weight, rows, quantized=False).output_bytes if rows else 0
 
     def sums_bytes(self, weight: LinearWeight, shape: InputShape) -> int:
         rows = shape.rows
-        if rows > BATCH_ROWS:
+        if self.widens(rows):
             # Gate and up are written in 16 bits; what is written in float32 is no wider than what
             # a mixer of tokens reads.
             columns = [kind.shape.qkv_columns for kind in self._kinds]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.kernels.layout import Activation, Partials, Plain
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.weight import supports_quantized
@@ -101,7 +100,7 @@ class Products:
     ) -> Partials:
         """Leave the sums of the product, float32, at ``address``, or where sums of a step go."""
         address = address or step.scratch.sums
-        if isinstance(inputs, Plain) and inputs.rows > BATCH_ROWS:
+        if isinstance(inputs, Plain) and self._model.plans.widens(inputs.rows):
             self._multiply_widened(step, weight, inputs, address, "fp32")
             return Partials(rows=inputs.rows, columns=weight.rows, splits=1, values=address)
         quantized = not isinstance(inputs, Plain)

@@ -1,15 +1,17 @@
 """One forward pass, laid out for the device: rows, positions, tables, tiles, sampling.
 
-Rows of decode chunks come first; attention treats each as one query against its whole sequence.
-Rows of prompts, and of drafts that are checked, follow, cut into tiles of queries. A decode step
-that is to be repeated from a captured graph is padded to its bucket: padding rows read token 0 of a
-block of their own and sample into a slot of their own.
+Single rows come first, of tokens that are decoded and of drafts that are checked: attention treats
+each as one query against its whole sequence. Rows of prompts follow, cut into tiles of queries;
+where bits may depend on nothing else in a step, they are single rows, too. A step that is to be
+repeated from a captured graph is padded to its bucket: padding rows read token 0 of a block of their
+own and sample into a slot of their own.
 """
 
 from __future__ import annotations
 
 import itertools
 from array import array
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.inputs import InputShape, InputWriter
@@ -24,7 +26,7 @@ from zse.kernels.lm_head_sample.row import uniform_single
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zse.backends.types import SequenceChunk, StepBatch, StepKind
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
@@ -50,6 +52,8 @@ class StepLimits:
     """Blocks of the longest sequence."""
     max_sampled: int
     """Rows that a step can sample."""
+    all_single: bool = False
+    """Whether tokens of prompts, too, are computed each on its own."""
 
 
 @record
@@ -58,12 +62,14 @@ class StepPlan:
 
     batch: StepBatch
     kind: StepKind
-    """``decode`` where each chunk is one token that gets a successor: what graphs are captured for;
-    ``verify`` where some are drafts instead; else ``prefill``."""
-    decode: Sequence[int]
-    """Chunks of kind ``decode``, by number."""
+    """``decode`` where each chunk is one token that gets a successor, ``verify`` where some are
+    drafts instead: what graphs are captured for; else ``prefill``."""
+    single: Sequence[int]
+    """Chunks whose tokens are computed each on its own, by number."""
+    single_rows: int
+    """Tokens of these."""
     prefill: Sequence[int]
-    """The others."""
+    """The other chunks."""
     sampled: Sequence[int]
     """Chunk of each row that is sampled, in the order of rows."""
     sampling: Sequence[SamplingRow]
@@ -99,9 +105,10 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
     chunks, sampling = batch.chunks, batch.sampling
     for chunk in chunks:
         _check_chunk(chunk, limits)
-    decode = [i for i, chunk in enumerate(chunks) if chunk.kind == "decode"]
-    prefill = [i for i, chunk in enumerate(chunks) if chunk.kind != "decode"]
-    order = decode + prefill
+    together = () if limits.all_single else ("prefill",)
+    single = [i for i, chunk in enumerate(chunks) if chunk.kind not in together]
+    prefill = [i for i, chunk in enumerate(chunks) if chunk.kind in together]
+    order = single + prefill
     sampled = [i for i in order for _ in sampling[i]]
     if len(sampled) > limits.max_sampled:
         raise EngineError(
@@ -111,11 +118,12 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
     return StepPlan(
         batch=batch,
         kind=_kind_of(batch),
-        decode=decode,
+        single=single,
+        single_rows=sum([len(chunks[i].token_ids) for i in single]),
         prefill=prefill,
         sampled=sampled,
         sampling=rows,
-        sampling_kind=SamplingKind.of(rows, limits.vocab_size),
+        sampling_kind=_sampling_kind(rows, limits),
         entries=adjustment_entries(rows, _pending_rows(chunks, sampled)),
         mask_rows=() if batch.masks is None else _mask_rows(sampling, order),
         wants_logits=any(chunk.wants_logits for chunk in chunks),
@@ -134,23 +142,24 @@ def shape_of(
 ) -> InputShape:
     """Return the shape of a step's inputs.
 
-    ``bucket`` are decode rows to pad to, 0 pads nothing; ``entry_room`` is room for adjusted
+    ``bucket`` are single rows to pad to, 0 pads nothing; ``entry_room`` is room for adjusted
     logits, if the step has any, and 0 takes what it needs; so does ``adapter_room``, in tiles.
     """
     entry_room = entry_room or len(plan.entries.rows)
     chunks = plan.batch.chunks
     lengths = [len(chunks[i].token_ids) for i in plan.prefill]
     return InputShape(
-        decode_rows=bucket or len(plan.decode),
+        decode_rows=bucket or plan.single_rows,
+        rows_follow=plan.single_rows > len(plan.single),
         prefill_rows=sum(lengths),
         tiles=sum(-(-length // limits.tile_queries) for length in lengths),
         typed_rows=sum(lengths) if any(chunks[i].second_from for i in plan.prefill) else 0,
         runs=len(lengths),
         longest_run=max(lengths, default=0),
-        sequences=bucket or len(chunks),
+        sequences=bucket or plan.single_rows + len(lengths),
         table_stride=limits.table_stride,
         windows=len(limits.windows),
-        wanted=bucket or len(wanted_rows(plan, len(plan.decode))),
+        wanted=bucket or len(wanted_rows(plan, plan.single_rows)),
         entries=entry_room if plan.sampling_kind.adjusted else 0,
         adapter_tiles=adapter_room or plan.adapter_tiles,
     )
@@ -160,10 +169,11 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     """Write everything a step needs into host memory of ``shape.length_bytes`` or more."""
     writer = InputWriter(view, shape)
     chunks = plan.batch.chunks
-    padding = shape.decode_rows - len(plan.decode)
-    tokens = [chunks[i].token_ids[0] for i in plan.decode] + [0] * padding
-    positions = [chunks[i].start_position for i in plan.decode] + [0] * padding
-    slots = [chunks[i].sequence_slot for i in plan.decode] + [limits.max_slots] * padding
+    padding = shape.decode_rows - plan.single_rows
+    tokens, positions, slots = _single_tokens([chunks[i] for i in plan.single])
+    tokens += [0] * padding
+    positions += [0] * padding
+    slots += [limits.max_slots] * padding
     prefill_positions: list[int] = []
     prefill_tables: list[int] = []
     for table, i in enumerate(plan.prefill, start=shape.decode_rows):
@@ -211,28 +221,50 @@ def wanted_rows(plan: StepPlan, decode_rows: int) -> list[int]:
     ``decode_rows`` stand before those of ``plan.prefill``, padding included.
     """
     batch, wants_logits = plan.batch, plan.wants_logits
-    asked = [c.wants_logits for c in batch.chunks] if wants_logits else batch.sampling
-    rows = [row for row, i in enumerate(plan.decode) if asked[i]]
-    end = decode_rows
-    for i in plan.prefill:
-        chunk = batch.chunks[i]
-        count = len(chunk.token_ids)
-        end += count
-        wanted = count * chunk.wants_logits if wants_logits else len(batch.sampling[i])
-        rows.extend(range(end - wanted, end))
+    rows: list[int] = []
+    for order, first in ((plan.single, 0), (plan.prefill, decode_rows)):
+        end = first
+        for i in order:
+            chunk = batch.chunks[i]
+            count = len(chunk.token_ids)
+            end += count
+            wanted = count * chunk.wants_logits if wants_logits else len(batch.sampling[i])
+            rows.extend(range(end - wanted, end))
     return rows
+
+
+def _single_tokens(chunks: Sequence[SequenceChunk]) -> tuple[list[int], list[int], list[int]]:
+    """Return the tokens, the positions and the slots of single rows."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    for chunk in chunks:
+        count, start = len(chunk.token_ids), chunk.start_position
+        tokens.extend(chunk.token_ids)
+        positions.extend(range(start, start + count))
+        slots.extend([chunk.sequence_slot] * count)
+    return tokens, positions, slots
+
+
+def _chunks_of_tables(plan: StepPlan, shape: InputShape) -> Iterator[tuple[int, SequenceChunk]]:
+    """Yield each row of the block tables that is no padding, and whose it is.
+
+    Each single row has one, those of one sequence the same.
+    """
+    chunks = plan.batch.chunks
+    rows = itertools.count()
+    for i in plan.single:
+        yield from ((next(rows), chunks[i]) for _ in chunks[i].token_ids)
+    yield from enumerate((chunks[i] for i in plan.prefill), start=shape.decode_rows)
 
 
 def _write_tables(
     writer: InputWriter, plan: StepPlan, shape: InputShape, limits: StepLimits
 ) -> None:
-    chunks = plan.batch.chunks
-    for row, i in enumerate(plan.decode):
-        writer.integers(writer.arrays.tables, chunks[i].block_table, row * shape.table_stride)
-    for row in range(len(plan.decode), shape.decode_rows):
+    for row, chunk in _chunks_of_tables(plan, shape):
+        writer.integers(writer.arrays.tables, chunk.block_table, row * shape.table_stride)
+    for row in range(plan.single_rows, shape.decode_rows):
         writer.integers(writer.arrays.tables, [limits.num_blocks], row * shape.table_stride)
-    for row, i in enumerate(plan.prefill, start=shape.decode_rows):
-        writer.integers(writer.arrays.tables, chunks[i].block_table, row * shape.table_stride)
     for number in range(len(limits.windows)):
         _write_window_tables(writer, plan, shape, limits, number)
 
@@ -241,19 +273,18 @@ def _write_window_tables(
     writer: InputWriter, plan: StepPlan, shape: InputShape, limits: StepLimits, number: int
 ) -> None:
     """Write the tables of one group of windows, as far as kernels look at them."""
-    chunks, stride, tables = plan.batch.chunks, shape.table_stride, writer.arrays.window_tables
+    stride, tables = shape.table_stride, writer.arrays.window_tables
     unseen = limits.windows[number].num_blocks
     first_row = number * shape.sequences
-    prefill = enumerate(plan.prefill, start=shape.decode_rows)
-    for row, i in (*enumerate(plan.decode), *prefill):
-        start, chunk = (first_row + row) * stride, chunks[i]
+    for row, chunk in _chunks_of_tables(plan, shape):
+        start = (first_row + row) * stride
         if not chunk.windows:
             writer.integers(tables, chunk.block_table, start)
             continue
         own = chunk.windows[number]
         before = min(own.first, UNSEEN_BLOCKS)
         writer.integers(tables, [unseen] * before + own.blocks, start + own.first - before)
-    for row in range(first_row + len(plan.decode), first_row + shape.decode_rows):
+    for row in range(first_row + plan.single_rows, first_row + shape.decode_rows):
         writer.integers(tables, [unseen], row * stride)
 
 
@@ -285,13 +316,13 @@ def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
 
 
 def _write_adapters(writer: InputWriter, plan: StepPlan, shape: InputShape) -> None:
-    chunks = plan.batch.chunks
-    prefill = [chunks[i] for i in plan.prefill]
-    ends = itertools.accumulate((len(chunk.token_ids) for chunk in prefill), initial=0)
-    placed = itertools.chain(
-        ((chunks[i], row) for row, i in enumerate(plan.decode)),
-        ((chunk, shape.decode_rows + first) for chunk, first in zip(prefill, ends, strict=False)),
-    )
+    placed: list[tuple[SequenceChunk, int]] = []
+    for order, first in ((plan.single, 0), (plan.prefill, shape.decode_rows)):
+        end = first
+        for i in order:
+            chunk = plan.batch.chunks[i]
+            placed.append((chunk, end))
+            end += len(chunk.token_ids)
     tiles = adapter_tiles_of(placed, shape.adapter_tile_rows)
     padding = [-1] * (shape.adapter_tiles - len(tiles.places))
     writer.integers(writer.arrays.adapter_rows, tiles.rows)
@@ -303,7 +334,7 @@ def _write_sampling(
 ) -> None:
     wanted, rows = wanted_rows(plan, shape.decode_rows), plan.sampling
     padding = shape.wanted - len(wanted)
-    first_padding = len(plan.decode)
+    first_padding = plan.single_rows
     writer.integers(
         writer.arrays.wanted, wanted + list(range(first_padding, first_padding + padding))
     )
@@ -364,6 +395,12 @@ def _mask_rows(sampling: Sequence[Sequence[SamplingRow]], order: list[int]) -> l
     numbers = itertools.count()
     found = [[next(numbers) if row.is_masked else -1 for row in rows] for rows in sampling]
     return [number for chunk in order for number in found[chunk]]
+
+
+def _sampling_kind(rows: Sequence[SamplingRow], limits: StepLimits) -> SamplingKind:
+    """Return which kernels choose; drawn tokens are drawn in one way where all rows are single."""
+    kind = SamplingKind.of(rows, limits.vocab_size)
+    return replace(kind, truncated=kind.random) if limits.all_single else kind
 
 
 def _kind_of(batch: StepBatch) -> StepKind:

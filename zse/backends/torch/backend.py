@@ -12,6 +12,7 @@ from zse.backends.cpu.threads import choose_threads
 from zse.backends.kv_groups import groups_of
 from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks, limited
+from zse.backends.single import all_single
 from zse.backends.states import check_states, states_of
 from zse.backends.torch.adapters import BoundAdapter
 from zse.backends.torch.delta import States
@@ -53,6 +54,7 @@ class TorchBackend(TorchOperations):
             threads=torch.get_num_threads(),
         )
         self._spec = spec
+        self._all_single = all_single(spec, options)
         self.block_size = options.cache.block_size
         if options.cache.kv_dtype not in _KV_DTYPES:
             raise DeviceError(
@@ -109,7 +111,9 @@ class TorchBackend(TorchOperations):
             torch.set_num_threads(self.device.threads)
 
     def begin(self, batch: StepBatch, cache: StepMemory | None = None) -> Step:
-        step = build_step(batch, cache or self._memory, self._spec.vocab_size)
+        step = build_step(
+            batch, cache or self._memory, self._spec.vocab_size, all_single=self._all_single
+        )
         self.turn(step)
         return step
 

@@ -104,8 +104,10 @@ class Step:
         return types
 
 
-def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
-    """Lay out a batch.
+def build_step(
+    batch: StepBatch, memory: StepMemory, vocab_size: int, *, all_single: bool = False
+) -> Step:
+    """Lay out a batch; with ``all_single`` tokens of prompts are computed each on its own, too.
 
     Raises:
         EngineError: A chunk is empty, holds an unknown token, or its blocks do not cover it.
@@ -129,7 +131,7 @@ def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
         first_rows[index] = len(token_ids)
         end = chunk.start_position + len(chunk.token_ids)
         blocks = _blocks_of(chunk, -(-end // cache.block_size), len(cache.windows))
-        chunks.extend(_rows_of(chunk, len(token_ids), blocks))
+        chunks.extend(_rows_of(chunk, len(token_ids), blocks, all_single=all_single))
         token_ids.extend(chunk.token_ids)
         own = torch.arange(chunk.start_position, end)
         positions.extend(range(chunk.start_position, end))
@@ -139,7 +141,9 @@ def build_step(batch: StepBatch, memory: StepMemory, vocab_size: int) -> Step:
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),
         slots=[torch.cat(parts) for parts in zip(*slots, strict=True)],
-        single_rows=sum(len(c.token_ids) for c in batch.chunks if c.kind != "prefill"),
+        single_rows=sum(
+            len(c.token_ids) for c in batch.chunks if all_single or c.kind != "prefill"
+        ),
         chunks=chunks,
         cache=cache,
         states=memory.states,
@@ -195,11 +199,11 @@ def _blocks_of(chunk: SequenceChunk, end: int, num_windows: int) -> list[torch.T
 
 
 def _rows_of(
-    chunk: SequenceChunk, first_row: int, blocks: Sequence[torch.Tensor]
+    chunk: SequenceChunk, first_row: int, blocks: Sequence[torch.Tensor], *, all_single: bool
 ) -> list[ChunkRows]:
     """Return a prompt's chunk whole, and any other one token at a time."""
     count = len(chunk.token_ids)
-    size = count if chunk.kind == "prefill" else 1
+    size = count if chunk.kind == "prefill" and not all_single else 1
     return [
         ChunkRows(
             first_row=first_row + offset,

@@ -95,6 +95,7 @@ def grouped_products(
     outputs_address: int,
     *,
     is_down: bool,
+    tile: int = 0,
     tuned: Variant | None = None,
 ) -> Plain:
     """Multiply many tokens with the matrices of their experts.
@@ -103,6 +104,8 @@ def grouped_products(
         inputs: bfloat16, a row for each token, or for each pair if ``is_down``.
         grouping: The pairs of ``choice`` in the order of their experts.
         outputs_address: Where bfloat16 [pairs, rows of a matrix] goes.
+        tile: Pairs of one expert that a program multiplies together, one of ``PAIR_TILES``; 0 for
+            as many as suit the number of pairs.
         tuned: Another compiled form to use, when forms are compared.
 
     Raises:
@@ -115,7 +118,7 @@ def grouped_products(
             f"experts of {weight.rows} x {weight.columns} in {scheme}; the GPU kernels take rows "
             f"in multiples of 16 and columns in multiples of {step}"
         )
-    tile = pair_tile(choice.pairs, grouping.groups)
+    tile = tile or pair_tile(choice.pairs, grouping.groups)
     form = tuned or grouped_variant(scheme, weight.stack.group_size, bm=tile)
     sizes = dict(form.constants)
     width, height = int(sizes["BN"]), int(sizes["BM"])
