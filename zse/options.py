@@ -49,7 +49,8 @@ class DeviceOptions(Checked):
     exact_activations: bool = described(False, "Never round activations to 8 bits: slower decoding")
     deterministic: bool = described(
         False,
-        "Compute every token alone: its answer is the same whatever shares its steps; slower prompts",
+        "Compute each token alone, so that an answer is the same whatever shares its steps; "
+        "prompts take longer",
     )
     kernels: str = described(
         "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"

@@ -53,8 +53,9 @@ class MixturePlans:
         return self._pair_plans[key]
 
     def takes_few(self, mixture: Mixture, rows: int, *, quantized: bool) -> bool:
-        """Return whether each pair reads its expert's matrices for itself: never where the bits of
-        a row may not depend on how many there are.
+        """Return whether each pair of so many rows reads its expert's matrices for itself.
+
+        None does where the bits of a row may not depend on how many there are.
         """
         return not self._plans.deterministic and mixture.takes_few(rows, quantized=quantized)
 

@@ -3,8 +3,8 @@
 Single rows come first, of tokens that are decoded and of drafts that are checked: attention treats
 each as one query against its whole sequence. Rows of prompts follow, cut into tiles of queries;
 where bits may depend on nothing else in a step, they are single rows, too. A step that is to be
-repeated from a captured graph is padded to its bucket: padding rows read token 0 of a block of their
-own and sample into a slot of their own.
+repeated from a captured graph is padded to its bucket: padding rows read token 0 of a block of
+their own and sample into a slot of their own.
 """
 
 from __future__ import annotations
