@@ -176,3 +176,23 @@ def test_what_families_do_otherwise_is_computed_as_on_the_cpu(tmp_path, numbers)
     found = as_tensor(runner.logits(PROMPT[:3], chunk_tokens=2))  # a prompt's chunk, then a token
     runner.close()
     assert float((found - expected).norm() / expected.norm()) < 2e-2
+
+
+def test_where_every_row_is_single_a_prompt_has_the_bits_of_its_tokens_one_by_one(make_pair):
+    runner = open_runner(make_pair("qwen2", "int8", **SHAPE).path, deterministic=True)
+    row = SamplingRow(temperature=0.0, logprobs=2)
+
+    def answer(kind: str, tokens: list[int], start: int, slot: int) -> list[SampledToken]:
+        one = chunk(tokens, start, slot=slot, blocks=(slot,))._replace(kind=kind)
+        rows = [row] * (len(tokens) if kind == "verify" else 1)
+        return list(runner.execute(StepBatch(chunks=[one], sampling=[rows]))[0])
+
+    together = answer("prefill", PROMPT[:2], 0, 0)
+    for place, token in enumerate(PROMPT[:2]):
+        last = answer("decode", [token], place, 1)
+    assert last == together
+    draft = last[0].token_id
+    checked = answer("verify", [PROMPT[1], draft], 1, 0)
+    assert checked[0] == last[0]
+    assert checked[1:] == answer("decode", [draft], 2, 1)
+    runner.close()
