@@ -10,12 +10,21 @@ from zse.engine.drafting.drafter import NO_OFFER, Offer
 
 
 def costs_of(*, plain, checking=()):
+    """What was measured twice: a first time is believed to a certain extent only."""
     costs = StepCosts()
-    for rows, seconds in plain:
+    for rows, seconds in (*plain, *plain):
         costs.note(rows, 0, seconds)
-    for rows, seconds in checking:
+    for rows, seconds in (*checking, *checking):
         costs.note(rows, 1, seconds)
     return costs
+
+
+def test_what_is_captured_at_its_first_time_is_measured_by_the_second():
+    costs = costs_of(plain=[(1, 1.0)])
+    costs.note(8, 7, 60.0)  # a graph was made
+    assert lengths_that_pay([Offer(0.95, 10)], 1, costs) > [0]
+    costs.note(8, 7, 1.1)
+    assert costs.checking(8, 7) == pytest.approx(1.1)
 
 
 def test_before_a_step_was_seen_nothing_is_drafted():

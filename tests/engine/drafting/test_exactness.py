@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from zse.engine.request import Request, SamplingParams
 from zse.format import ZSEReader
 from zse.models.runner import load_runner
 from zse.options import load_options
+from zse.settings import load_settings
 from zse.text.grammar import spec as forms
 from zse.text.grammar.compile import GrammarCompiler
 from zse.text.tokenizer import load_tokenizer
@@ -98,21 +100,44 @@ WAYS: dict[str, dict[str, Any]] = {
     "ends": {"min_tokens": 12, "stop_token_ids": [97, 98, 99, 100, 101, 102], "ignore_eos": False},
 }
 
+WIDE_HEADS: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+    "num_hidden_layers": 2,
+    "eos_token_id": None,
+}
+
+
+def requests_in(way: str) -> list[Request]:
+    params: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **WAYS[way]}
+    return [
+        Request(request_id=str(i), prompt_token_ids=prompt, params=SamplingParams(**params))
+        for i, prompt in enumerate(PROMPTS)
+    ]
+
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: "-".join(map(str, device.values())))
 @pytest.mark.parametrize("way", WAYS)
 def test_drafts_change_no_token_and_no_log_probability(
     random_zse: Path, device: dict[str, Any], way: str
 ) -> None:
-    params: dict[str, Any] = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **WAYS[way]}
+    stats_of_equal(random_zse, device, partial(requests_in, way))
 
-    def requests() -> list[Request]:
-        return [
-            Request(request_id=str(i), prompt_token_ids=prompt, params=SamplingParams(**params))
-            for i, prompt in enumerate(PROMPTS)
-        ]
 
-    stats_of_equal(random_zse, device, requests)
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_drafts_change_nothing_on_a_gpu_where_every_token_is_computed_alone(
+    make_pair: Callable[..., Any], way: str
+) -> None:
+    pair = make_pair("qwen2", "int4", **WIDE_HEADS)
+    kernels = load_settings().serve.load.device.kernels
+    device = {"device": "cuda", "deterministic": True, "kernels": kernels}
+    stats_of_equal(pair.path, device, partial(requests_in, way), block_size=32)
 
 
 def test_preemptions_and_short_steps_change_nothing_either(random_zse: Path) -> None:

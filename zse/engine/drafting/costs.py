@@ -35,6 +35,8 @@ _LEAST_GAIN = 1.05
 class _Measured(NamedTuple):
     seconds: float
     at_step: int
+    is_first: bool
+    """Whether nothing like it was measured before, or not lately."""
 
 
 class StepCosts:
@@ -46,15 +48,23 @@ class StepCosts:
         self._num_steps = 0
 
     def note(self, num_rows: int, num_drafts: int, seconds: float) -> None:
-        """Note what a step took; ``num_drafts`` of its rows were checks of drafts."""
+        """Note what a step took; ``num_drafts`` of its rows were checks of drafts.
+
+        A first check of so many rows counts as little more than it was believed to take: a GPU
+        captures it then, which takes many times as long as repeating it will.
+        """
         self._num_steps += 1
         seconds = max(seconds, _LEAST_SECONDS)
         table = self._checking if num_drafts else self._plain
         old = table.get(num_rows)
-        if old is not None and self._num_steps - old.at_step < _FORGOTTEN_AFTER:
+        is_first = old is None or self._num_steps - old.at_step >= _FORGOTTEN_AFTER
+        if is_first:
+            believed = self.checking(num_rows, num_drafts) if num_drafts else None
+            seconds = min(seconds, believed * _MOST_GROWTH) if believed else seconds
+        elif old is not None and not old.is_first:
             newest = min(seconds, old.seconds * _MOST_GROWTH)
             seconds = old.seconds + _NEWEST_WEIGHS * (newest - old.seconds)
-        table[num_rows] = _Measured(seconds, self._num_steps)
+        table[num_rows] = _Measured(seconds, self._num_steps, is_first)
 
     def plain(self, num_rows: int) -> float | None:
         """Return the seconds of a step without drafts; None while none like it was seen."""
