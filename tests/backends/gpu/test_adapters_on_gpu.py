@@ -35,12 +35,25 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "num_hidden_layers": 2,
 }
+CHANGES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 256, "n_inner": 512, "n_head": 4, "n_positions": 1024},
+    "qwen3_5": {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "head_dim": 256,
+        "num_hidden_layers": 3,
+    },
+}
+"""Matrices that lie otherwise: turned in the checkpoint, or of linear attention."""
 TOLERANCE = 6e-2
+WIDE = {"qwen3_5": 0.15}
 NAMES = (None, "one", "two", "three")
 PROMPT = [3 + (7 * place) % 900 for place in range(300)]
 
 
-@pytest.fixture(params=["llama", "qwen2", "qwen3"])
+@pytest.fixture(params=["llama"])
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -48,10 +61,10 @@ def family(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def case(family: str, make_pair: Callable[..., Any], tmp_path: Path) -> SimpleNamespace:
     """A model's file, and three adapters of different ranks, types and modules."""
-    path = make_pair(family, "int4", **SHAPE).path
+    path = make_pair(family, "int4", **{**SHAPE, **CHANGES.get(family, {})}).path
     with ZSEReader(path) as reader:
         spec = spec_of(reader)
-    few = ["q_proj", "down_proj"]
+    few = ["q_proj", "down_proj", "mlp.c_proj", "qkv_proj"]
     made = {
         "one": write_adapter(tmp_path / "one", spec, size=0.1, rank=8, dtype=torch.float16),
         "two": write_adapter(tmp_path / "two", spec, size=0.1, seed=2, rank=9, modules=few),
@@ -75,10 +88,16 @@ def runners(case: SimpleNamespace) -> Iterator[tuple[ModelRunner, ModelRunner]]:
     reference.close()
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "phi3", *CHANGES], indirect=True)
 @pytest.mark.parametrize(("length", "chunk"), [(300, 512), (300, 70), (24, 1)])
 def test_rows_of_logits_are_those_of_torch(
-    runners: tuple[ModelRunner, ModelRunner], case: SimpleNamespace, length: int, chunk: int
+    runners: tuple[ModelRunner, ModelRunner],
+    case: SimpleNamespace,
+    family: str,
+    length: int,
+    chunk: int,
 ) -> None:
+    tolerance = WIDE.get(family, TOLERANCE)
     plain = as_tensor(runners[1].logits(PROMPT[:length]))
     for folder in case.folders.values():
         found, expected = (
@@ -87,8 +106,8 @@ def test_rows_of_logits_are_those_of_torch(
         )
         errors = (found - expected).norm(dim=1) / expected.norm(dim=1)
         changes = (plain - expected).norm(dim=1) / expected.norm(dim=1)
-        assert float(errors.median()) < TOLERANCE
-        assert float(changes.median()) > 2 * TOLERANCE
+        assert float(errors.median()) < tolerance
+        assert float(changes.median()) > 2 * tolerance
 
 
 def bound(runner: ModelRunner, folder: Path) -> Any:
