@@ -20,7 +20,7 @@ class Person:
 
     @property
     def csrf(self):
-        return re.search(r'name="csrf" content="([^"]*)"', self.get("/docs").text).group(1)
+        return re.search(r'name="csrf" content="([^"]*)"', self.get("/chat").text).group(1)
 
     def ask(self, method, path, *, csrf=None, **options):
         headers = {**self.headers, "x-csrf-token": self.csrf if csrf is None else csrf}

@@ -45,7 +45,7 @@ ADMIN_PATHS = (
 )
 
 
-UI_PATHS = ("/dashboard", "/login", "/logout", "/ui/{rest:path}")
+UI_PATHS = ("/dashboard", "/chat", "/login", "/logout", "/ui/{rest:path}")
 """Of pages; with ``--no-ui`` there are none."""
 
 

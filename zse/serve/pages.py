@@ -42,7 +42,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-_PAGES = {"/dashboard": "the server as it is now"}
+_PAGES = {"/dashboard": "the server as it is now", "/chat": "the playground"}
 _LINKS = {
     "/v1/models": "the model",
     "/docs": "every route and field",

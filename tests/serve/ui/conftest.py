@@ -9,6 +9,15 @@ from zse.serve.access.key_file import KeyFile
 from zse.serve.access.keyring import Keyring
 from zse.serve.access.keys import make_key
 from zse.serve.access.policy import Access
+from zse.serve.ledger import Ledger
+from zse.serve.state import AppState
+from zse.settings import Settings
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A server whose files lie in a folder of the test."""
+    return AppState(ledger=Ledger(), settings=Settings(home=tmp_path / "home"))
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_logging_out_ends_the_session_on_the_server(log_in):
 
 def test_a_key_for_inference_sees_the_playground_and_nothing_that_administers(log_in):
     alice = log_in("alice", scope="inference")
-    assert alice.login.headers["location"] == "docs"
+    assert alice.login.headers["location"] == "chat"
     page = alice.get("/docs").text
     assert 'href="dashboard"' not in page
     assert alice.get("/dashboard").headers["location"] == "login?next=dashboard"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_FORM_BYTES = 4096
 _HOME = "dashboard"
-_HOME_OF_OTHERS = "docs"
+_HOME_OF_OTHERS = "chat"
 """Of keys that administer nothing."""
 
 

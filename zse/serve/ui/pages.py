@@ -50,6 +50,7 @@ class Link:
 
 LINKS = (
     Link(path="dashboard", title="Dashboard"),
+    Link(path="chat", title="Playground", needs_admin=False),
     Link(path="docs", title="Documentation", needs_admin=False),
 )
 

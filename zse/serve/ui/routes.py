@@ -8,9 +8,11 @@ from starlette.routing import Route
 
 from zse.serve.access.rules import ASSETS
 from zse.serve.ui.assets import asset
+from zse.serve.ui.conversation_routes import router
 from zse.serve.ui.dashboard import show_dashboard
 from zse.serve.ui.docs import show_docs
 from zse.serve.ui.login import log_in, log_out, show_login
+from zse.serve.ui.playground import show_chat
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -18,11 +20,13 @@ if TYPE_CHECKING:
 
 def add_pages(app: FastAPI) -> None:
     """Serve the pages beside the routes of the API, and before those that they replace."""
+    app.include_router(router)
     app.router.routes[:0] = [
         Route(ASSETS + "{name:path}", asset),
         Route("/login", show_login),
         Route("/login", log_in, methods=["POST"]),
         Route("/logout", log_out, methods=["POST"]),
         Route("/dashboard", show_dashboard),
+        Route("/chat", show_chat),
         Route("/docs", show_docs),
     ]

@@ -1,0 +1,158 @@
+"""The playground's routes: the server writes the answer, whoever looks."""
+
+import asyncio
+import json
+
+import pytest
+
+ROOT = "/api/chat/conversations"
+
+
+@pytest.fixture
+def ask(call, runner):
+    """Ask the routes of conversations for JSON."""
+
+    async def send(method, path="", **options):
+        response = await call.send(method, ROOT + path, **options)
+        assert response.status_code < 300, response.text
+        return response.json() if response.content else None
+
+    return send
+
+
+async def answered(ask, text, **settings):
+    """Begin a conversation with an answer; returns its path and the message that is written."""
+    facts = {"title": text[:20], "settings": settings}
+    path = "/" + (await ask("POST", json=facts))["id"]
+    message = {"role": "user", "content": text}
+    parent = (await ask("POST", f"{path}/messages", json=message))["id"]
+    return path, await ask("POST", f"{path}/answers", json={"parent": parent})
+
+
+async def ended(ask, path, identifier):
+    while True:
+        rows = (await ask("GET", f"{path}/messages"))["messages"]
+        row = next(one for one in rows if one["id"] == identifier)
+        if row["status"] != "writing":
+            return row
+        await asyncio.sleep(0.01)
+
+
+def test_an_answer_is_written_and_kept_with_nobody_listening(ask, runner):
+    async def talk():
+        path, message = await answered(ask, "say:Paris.", temperature=0)
+        assert (message["status"], message["model"]) == ("writing", "scripted")
+        return await ended(ask, path, message["id"])
+
+    row = runner.run(talk())
+    assert (row["status"], row["content"], row["tokens"]) == ("done", "Paris.", 6)
+
+
+def test_events_begin_with_all_there_is_and_end_with_how_it_ended(ask, call, runner):
+    async def talk():
+        path, message = await answered(ask, "slow:8")
+        await asyncio.sleep(0.06)
+        events = f"{ROOT}{path}/messages/{message['id']}/events"
+        live = await call.send("GET", events)
+        return live, await call.send("GET", events)
+
+    live, later = runner.run(talk())
+    assert live.headers["content-type"].startswith("text/event-stream")
+    for response in (live, later):
+        rows = [json.loads(line[6:]) for line in response.text.splitlines() if line[:5] == "data:"]
+        assert rows[0]["begins"]
+        assert not any(row["begins"] for row in rows[1:])
+        assert "".join(row["content"] for row in rows) == "x" * 8
+        assert rows[-1]["status"] == "done"
+
+
+def test_a_stopped_answer_keeps_what_was_written(ask, runner):
+    async def talk():
+        path, message = await answered(ask, "slow:400")
+        while not (await ask("GET", f"{path}/messages"))["messages"][1]["content"]:
+            await asyncio.sleep(0.01)
+        return await ask("POST", f"{path}/messages/{message['id']}/stop")
+
+    row = runner.run(talk())
+    assert row["status"] == "stopped"
+    assert 0 < len(row["content"]) < 400
+
+
+def test_what_breaks_is_told_without_the_server_s_places(ask, runner):
+    async def talk():
+        path, message = await answered(ask, "break:3")
+        return await ended(ask, path, message["id"])
+
+    row = runner.run(talk())
+    assert (row["status"], row["content"]) == ("failed", "yyy")
+    assert row["error"]
+    assert "/opt/" not in row["error"]
+
+
+def test_the_system_prompt_and_the_branch_are_what_the_model_is_told(ask, state, runner):
+    async def talk():
+        path, message = await answered(ask, "say:one")
+        await ended(ask, path, message["id"])
+        await ask("PATCH", path, json={"system": "Be brief."})
+        follow = {"role": "user", "content": "say:two", "parent": message["id"]}
+        said = await ask("POST", f"{path}/messages", json=follow)
+        again = await ask("POST", f"{path}/answers", json={"parent": said["id"]})
+        await ended(ask, path, again["id"])
+
+    runner.run(talk())
+    prompt, *_ = state.model.engine.seen[-1]
+    assert prompt == "system: Be brief.\nuser: say:one\nassistant: one\nuser: say:two"
+
+
+def test_deleting_a_conversation_stops_its_answer(ask, state, runner):
+    async def talk():
+        path, _ = await answered(ask, "slow:400")
+        await asyncio.sleep(0.05)
+        await ask("DELETE", path)
+
+    runner.run(talk())
+    assert state.model.engine.cancelled == 1
+    assert state.in_flight == 0
+
+
+def test_a_conversation_goes_along_as_json_and_markdown(ask, call, runner):
+    async def talk():
+        path, message = await answered(ask, "say:Paris.")
+        await ended(ask, path, message["id"])
+        return [await call.send("GET", f"{ROOT}{path}/export?format={kind}") for kind in kinds]
+
+    kinds = ("json", "markdown")
+    found, text = runner.run(talk())
+    assert [one["content"] for one in found.json()["messages"]] == ["say:Paris.", "Paris."]
+    assert "owner" not in found.json()["conversation"]
+    assert text.text.endswith("**Assistant**\n\nParis.\n")
+    for response in (found, text):
+        assert response.headers["content-disposition"].startswith("attachment;")
+
+
+def test_what_one_key_said_is_not_there_for_another(log_in, guarded):
+    alice, bob = log_in("alice", "inference"), log_in("bob", "inference")
+    made = alice.ask("POST", ROOT, json={"title": "secret"}).json()
+    assert [one["title"] for one in alice.get(ROOT).json()["conversations"]] == ["secret"]
+    assert bob.get(ROOT).json()["conversations"] == []
+    for method, path in (
+        *(("GET", ""), ("DELETE", ""), ("GET", "/messages"), ("GET", "/export")),
+        *(("GET", "/messages/x/events"), ("POST", "/messages/x/stop")),
+    ):
+        answer = bob.ask(method, f"{ROOT}/{made['id']}{path}")
+        assert answer.status_code == 404, path
+    assert guarded("GET", ROOT).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"title": "x" * 201},
+        {"settings": {"temperature": 3}},
+        {"settings": {"max_tokens": 0}},
+        {"settings": {"messages": []}},
+        {"owner": "bob"},
+    ],
+)
+def test_what_no_conversation_has_is_refused(call, facts):
+    assert call("POST", ROOT, json=facts).status_code == 400

@@ -1,0 +1,89 @@
+"""What the routes of conversations are asked and answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from zse.serve.admin.shapes import AskedShape, Shape
+
+MAX_TEXT = 1_000_000
+Title = Annotated[str, Field(max_length=200)]
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Identifier = Annotated[str, Field(max_length=64)]
+
+
+class ChatSettings(AskedShape):
+    """How answers are asked for; null is the model's own."""
+
+    model: Annotated[str, Field(max_length=256)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=64)] | None = None
+    """Definitions of tools that the model may call, as in a chat completion."""
+
+
+class ConversationAsked(AskedShape):
+    """A conversation to begin."""
+
+    title: Title = ""
+    system: Text = ""
+    """What the model is told before all else."""
+    settings: ChatSettings = ChatSettings()
+
+
+class ConversationChange(AskedShape):
+    title: Title | None = None
+    system: Text | None = None
+    settings: ChatSettings | None = None
+
+
+class MessageAsked(AskedShape):
+    """A message to add."""
+
+    role: Literal["user", "assistant"]
+    content: Text
+    parent: Identifier | None = None
+    """The message that it follows; null for a first one."""
+
+
+class AnswerAsked(AskedShape):
+    parent: Identifier
+    """The message that is answered."""
+
+
+class ConversationShown(Shape):
+    id: str
+    title: str
+    system: str
+    settings: dict[str, Any]
+    created: float
+    """Unix seconds."""
+    updated: float
+
+
+class ConversationList(Shape):
+    conversations: list[ConversationShown]
+
+
+class MessageShown(Shape):
+    id: str
+    parent: str | None
+    role: str
+    content: str
+    reasoning: str
+    calls: list[dict[str, str]]
+    model: str
+    status: Literal["writing", "done", "stopped", "failed", "interrupted"]
+    error: str
+    tokens: int
+    """Written."""
+    seconds: float
+    """From the first token to the last."""
+    created: float
+
+
+class MessageList(Shape):
+    messages: list[MessageShown]

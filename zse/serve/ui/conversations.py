@@ -1,0 +1,224 @@
+"""Conversations of the playground, in SQLite: whoever has a key sees those of that key alone.
+
+A message knows the one that it follows, so an edit or another answer is a branch and nothing is
+overwritten. One connection, one statement at a time; all of this is called off the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import OverloadedError
+from zse.serve.http.errors import UnknownIdError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.serve.state import AppState
+
+LOG = logging.getLogger("zse.serve")
+
+FOLDER, FILE_NAME = "chat", "conversations.sqlite3"
+MAX_CONVERSATIONS = 5000
+"""Of one key."""
+MAX_MESSAGES = 2000
+"""Of one conversation."""
+_JSON_COLUMNS = frozenset({"settings", "calls"})
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS conversations (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, title TEXT NOT NULL, system TEXT NOT NULL,
+    settings TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS of_owner ON conversations (owner, updated DESC);
+CREATE TABLE IF NOT EXISTS messages (
+    id TEXT PRIMARY KEY,
+    conversation TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    parent TEXT, role TEXT NOT NULL, content TEXT NOT NULL, reasoning TEXT NOT NULL,
+    calls TEXT NOT NULL, model TEXT NOT NULL, status TEXT NOT NULL, error TEXT NOT NULL,
+    tokens INTEGER NOT NULL, seconds REAL NOT NULL, created REAL NOT NULL, saved REAL NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS of_conversation ON messages (conversation, created);
+"""
+
+Row = dict[str, Any]
+
+
+class Conversations:
+    """All conversations of a server; in memory where its folder cannot be written."""
+
+    def __init__(self, state: AppState) -> None:
+        self._lock = threading.Lock()
+        self._database = _open(state.settings.home.expanduser() / FOLDER)
+        self._database.row_factory = sqlite3.Row
+
+    def create(self, owner: str, **facts: Any) -> Row:
+        """Begin a conversation; ``facts`` are its title, system prompt and settings.
+
+        Raises:
+            OverloadedError: The key has as many as it may.
+        """
+        count = self._rows("SELECT count(*) AS n FROM conversations WHERE owner = ?", owner)
+        if count[0]["n"] >= MAX_CONVERSATIONS:
+            raise OverloadedError(f"There are {MAX_CONVERSATIONS} conversations; delete some.")
+        now = time.time()
+        row = {"id": _new_id("conv"), "owner": owner, "created": now, "updated": now, **facts}
+        self._insert("conversations", row)
+        return self.get(owner, row["id"])
+
+    def find(self, owner: str, *, query: str = "", limit: int = 100) -> list[Row]:
+        """Return conversations, the last used first: all, or those that hold some text."""
+        like = "%" + "".join(f"\\{c}" if c in "%_\\" else c for c in query) + "%"
+        return self._rows(
+            "SELECT * FROM conversations WHERE owner = ? AND (? = '' OR title LIKE ? ESCAPE '\\'"
+            " OR EXISTS (SELECT 1 FROM messages WHERE conversation = conversations.id"
+            " AND content LIKE ? ESCAPE '\\')) ORDER BY updated DESC LIMIT ?",
+            *(owner, query, like, like, limit),
+        )
+
+    def get(self, owner: str, conversation: str) -> Row:
+        """Return one conversation.
+
+        Raises:
+            UnknownIdError: The owner has none of this id.
+        """
+        rows = self._rows(
+            "SELECT * FROM conversations WHERE id = ? AND owner = ?", conversation, owner
+        )
+        if not rows:
+            raise UnknownIdError("conversation", conversation)
+        return rows[0]
+
+    def update(self, owner: str, conversation: str, **facts: Any) -> Row:
+        """Change its title, system prompt or settings.
+
+        Raises:
+            UnknownIdError: As ``get``.
+        """
+        self.get(owner, conversation)
+        self._update("conversations", conversation, {**facts, "updated": time.time()})
+        return self.get(owner, conversation)
+
+    def delete(self, owner: str, conversation: str) -> None:
+        """Forget a conversation and its messages.
+
+        Raises:
+            UnknownIdError: As ``get``.
+        """
+        self.get(owner, conversation)
+        self._run("DELETE FROM conversations WHERE id = ?", conversation)
+
+    def messages(self, owner: str, conversation: str) -> list[Row]:
+        """Return all messages of all branches in the order in which they were begun.
+
+        Raises:
+            UnknownIdError: As ``get``.
+        """
+        self.get(owner, conversation)
+        return self._rows(
+            "SELECT * FROM messages WHERE conversation = ? ORDER BY created, rowid", conversation
+        )
+
+    def add(self, owner: str, conversation: str, **facts: Any) -> Row:
+        """Add a message; ``facts`` are its role and content, and what else is known of it.
+
+        Raises:
+            UnknownIdError: As ``get``; or the message that it follows is not there.
+            OverloadedError: The conversation has as many as it may.
+        """
+        there = self.messages(owner, conversation)
+        parent = facts.get("parent")
+        if parent is not None and all(parent != message["id"] for message in there):
+            raise UnknownIdError("message", parent)
+        if len(there) >= MAX_MESSAGES:
+            raise OverloadedError(f"A conversation has up to {MAX_MESSAGES} messages.")
+        now = time.time()
+        known: Row = {"parent": None, "reasoning": "", "calls": [], "model": "", "status": "done"}
+        counted = {"error": "", "tokens": 0, "seconds": 0.0, "created": now, "saved": now}
+        row = {**known, **counted, "id": _new_id("msg"), "conversation": conversation, **facts}
+        self._insert("messages", row)
+        self._update("conversations", conversation, {"updated": now})
+        return row
+
+    def save(self, message: str, **facts: Any) -> None:
+        """Change what is known of a message; one that was deleted stays so."""
+        self._update("messages", message, {**facts, "saved": time.time()})
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def _insert(self, table: str, row: Row) -> None:
+        names = ", ".join(row)
+        marks = ", ".join("?" * len(row))
+        self._run(f"INSERT INTO {table} ({names}) VALUES ({marks})", *_stored(row))
+
+    def _update(self, table: str, identifier: str, facts: Row) -> None:
+        names = ", ".join(f"{name} = ?" for name in facts)
+        self._run(f"UPDATE {table} SET {names} WHERE id = ?", *_stored(facts), identifier)
+
+    def _run(self, statement: str, *values: Any) -> None:
+        with self._lock, self._database:
+            self._database.execute(statement, values)
+
+    def _rows(self, statement: str, *values: Any) -> list[Row]:
+        with self._lock, closing(self._database.execute(statement, values)) as cursor:
+            return [_loaded(row) for row in cursor]
+
+
+def branch(messages: list[Row], last: str | None) -> list[Row]:
+    """Return the messages that lead to one, the first of them first.
+
+    Raises:
+        UnknownIdError: It is none of them.
+    """
+    known = {message["id"]: message for message in messages}
+    found: list[Row] = []
+    while last is not None:
+        if last not in known:
+            raise UnknownIdError("message", last)
+        found.append(known.pop(last))  # taken out: no circle is walked twice
+        last = found[-1]["parent"]
+    return found[::-1]
+
+
+def _open(folder: Path) -> sqlite3.Connection:
+    """Return the database of a folder, which only this user may read."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / FILE_NAME
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        database = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(_SCHEMA)
+    except (OSError, sqlite3.Error) as error:
+        LOG.info(
+            "conversations are in memory only",
+            extra={"folder": str(folder), "reason": str(error)},
+        )
+        database = sqlite3.connect(":memory:", check_same_thread=False)
+        database.executescript(_SCHEMA)
+    database.execute("PRAGMA foreign_keys = ON")
+    return database
+
+
+def _stored(row: Row) -> list[Any]:
+    return [json.dumps(v) if name in _JSON_COLUMNS else v for name, v in row.items()]
+
+
+def _loaded(row: sqlite3.Row) -> Row:
+    values = dict(row)
+    return {name: json.loads(v) if name in _JSON_COLUMNS else v for name, v in values.items()}
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"

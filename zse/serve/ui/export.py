@@ -1,0 +1,32 @@
+"""A conversation to take along: as JSON with every branch, as Markdown the last one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zse.serve.ui.conversations import branch
+
+if TYPE_CHECKING:
+    from zse.serve.ui.conversations import Row
+
+_NAMES = {"user": "You", "assistant": "Assistant"}
+
+
+def as_json(conversation: Row, messages: list[Row]) -> dict[str, Any]:
+    """Return all that is kept of a conversation, but for whose it is."""
+    own = {name: value for name, value in conversation.items() if name != "owner"}
+    hidden = ("conversation", "saved")
+    shown = [{k: v for k, v in message.items() if k not in hidden} for message in messages]
+    return {"version": 1, "conversation": own, "messages": shown}
+
+
+def as_markdown(conversation: Row, messages: list[Row]) -> str:
+    """Return the branch that was written on last."""
+    title = " ".join(conversation["title"].split()) or "Conversation"
+    parts = [f"# {title}"]
+    if conversation["system"]:
+        parts.append(f"**System**\n\n{conversation['system']}")
+    for message in branch(messages, messages[-1]["id"] if messages else None):
+        parts.append(f"**{_NAMES[message['role']]}**\n\n{message['content']}")
+        parts += [f"```json\n{call['name']}({call['arguments']})\n```" for call in message["calls"]]
+    return "\n\n".join(parts) + "\n"
