@@ -135,6 +135,48 @@ class TelemetryOptions(Checked):
 
 
 @record
+class FleetOptions(Checked):
+    """Many models in one server: which, how many at once, how long others wait for their turn."""
+
+    models: tuple[str, ...] = described(
+        (),
+        "Models that requests may name: a folder of .zse files, or NAME=MODEL; brought when they "
+        "are asked for, in place of the least recently used",
+    )
+    pins: tuple[str, ...] = described(
+        (), "A model of --models that never leaves for another, by its name", key="pin"
+    )
+    max_resident: int = described(
+        0, "Models of --models that are there at once", unset="as many as fit"
+    )
+    model_wait: float = described(
+        60.0,
+        "How long a request waits for its model, and a model for the answers of the one before it",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    model_turn: float = described(
+        1.0,
+        "How long a model that is in use goes on taking requests while others wait for its place",
+        unit="seconds",
+        most=MAX_TIMEOUT_SECONDS,
+    )
+    sleep_after: float = described(
+        0.0,
+        "How long nobody must have asked anything for all models to give their memory back until "
+        "somebody does",
+        unit="seconds",
+        unset="never",
+    )
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether models come and go by themselves."""
+        return bool(self.models or self.sleep_after)
+
+
+@record
 class ServeOptions(Checked):
     """One start of the server."""
 
@@ -165,6 +207,7 @@ class ServeOptions(Checked):
         "s3://BUCKET/PREFIX/, hf://OWNER/, single models",
         unset="nowhere",
     )
+    fleet: FleetOptions = FleetOptions()
     loras: tuple[str, ...] = described(
         (), "A LoRA adapter that requests may name, NAME=FOLDER in PEFT's form", key="lora"
     )

@@ -194,6 +194,7 @@ class Caller:
 
     def __init__(self, state, runner, **options) -> None:
         self.app = create_app(state, **options)
+        self.app_state = state
         self.runner = runner
 
     def __call__(self, method, path, **options) -> httpx.Response:

@@ -28,7 +28,7 @@ TEMPLATE = (
 )
 
 
-def write_checkpoint(folder: Path) -> None:
+def write_checkpoint(folder: Path, seed: int = 0) -> None:
     """A Llama with random weights; token i is byte i, in the order of the byte alphabet."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -42,7 +42,7 @@ def write_checkpoint(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(alphabet) + len(SPECIAL),
         hidden_size=64,

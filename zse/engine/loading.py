@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from zse.device.phases import Phases, no_phases
@@ -53,14 +53,25 @@ class LoadedModel:
 class FileReading:
     """What a model's file says besides its weights, read while those, or a GPU, are waited for.
 
+    Args:
+        reader: The file; it stays open.
+        phases: Told what takes the time.
+        tokenizer: Of the file, where it has been read before.
+
     Raises:
         FormatError, UnsupportedModelError: As ``spec_of``.
     """
 
-    def __init__(self, reader: ModelFile, phases: Phases = no_phases) -> None:
-        pool = ThreadPoolExecutor(1, "zse-tokenizer")
-        self._tokenizer = pool.submit(_load_tokenizer, reader, phases)
-        pool.shutdown(wait=False)
+    def __init__(
+        self, reader: ModelFile, phases: Phases = no_phases, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self._tokenizer: Future[Tokenizer] = Future()
+        if tokenizer is None:
+            pool = ThreadPoolExecutor(1, "zse-tokenizer")
+            self._tokenizer = pool.submit(_load_tokenizer, reader, phases)
+            pool.shutdown(wait=False)
+        else:
+            self._tokenizer.set_result(tokenizer)
         try:
             self.spec = spec_of(reader)
         except BaseException:

@@ -169,6 +169,27 @@ HOT_ROUTES = (
         path="/metrics", handler=metrics, summary="Prometheus metrics.", content_type="text/plain"
     ),
     HotRoute(
+        path="/sleep",
+        handler=Late("zse.serve.fleet.routes", "sleep"),
+        summary="Let all models give their memory back.",
+        method="POST",
+        answers={"200": "Asleep"},
+        content_type="",
+    ),
+    HotRoute(
+        path="/wake_up",
+        handler=Late("zse.serve.fleet.routes", "wake_up"),
+        summary="Bring the models back that were there.",
+        method="POST",
+        answers={"200": "Awake"},
+        content_type="",
+    ),
+    HotRoute(
+        path="/is_sleeping",
+        handler=Late("zse.serve.fleet.routes", "is_sleeping"),
+        summary="Whether the models have given their memory back.",
+    ),
+    HotRoute(
         path="/invocations",
         handler=invoke,
         summary="Either of the two, chosen by its body.",

@@ -85,6 +85,10 @@ def serve(
         ledger=ledger, options=options, access=opened.access, audit=audit, settings=settings
     )
     state.tracing = tracing
+    if options.fleet.is_wanted:
+        from zse.serve.fleet.fleet import Fleet
+
+        state.fleet = Fleet(state)
     if (follow := getattr(handler, "follow", None)) is not None:  # a terminal
         follow(state)
     process = ServerProcess(state, settings, url=place["url"], predecessor=predecessor)
@@ -213,6 +217,8 @@ class ServerProcess:
         self._state.ledger.mark("answering")
         self._is_answering.set()
         beside = [asyncio.create_task(self._watch_engine()), asyncio.create_task(self._warm())]
+        if self._state.fleet is not None:
+            beside.append(asyncio.create_task(self._state.fleet.run()))
         await self._accept(server, listener)
         await self._state.access.close()
         for task in beside:

@@ -181,6 +181,7 @@ class Generation:
         """
         room = await self._begin()
         self._state.num_answering += 1
+        self._model.uses.begin()
         try:
             # What merges would cost every token of a single prompt another generator.
             if len(self._order.prompts) == 1:
@@ -197,6 +198,7 @@ class Generation:
         finally:
             room.close()
             self._state.num_answering -= 1
+            self._model.uses.end()
             self._end_account()
             self._report()
 

@@ -42,7 +42,7 @@ async def ready(request: Request) -> Response:
     _refuse_crashed(state)
     if state.is_leaving:
         raise ShuttingDownError("The server is shutting down; send requests to another.")
-    state.require_model()  # its refusal is the answer while loading
+    state.require_any()  # its refusal is the answer while loading
     return json_response({"status": "ready", "phases": state.ledger.to_json()})
 
 
@@ -56,7 +56,7 @@ async def ping(request: Request) -> Response:
     """Answer the load balancers of RunPod and SageMaker."""
     state = state_of(request)
     _refuse_crashed(state)
-    is_loading = state.model is None and not state.is_leaving
+    is_loading = not state.is_ready and not state.is_leaving
     if is_loading and state.options.loading_ping_status == NO_CONTENT:
         return Response(status_code=NO_CONTENT)
     return Response(status_code=200) if state.is_ready else await ready(request)

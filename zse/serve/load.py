@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.serve.head_start import HeadStart
     from zse.serve.progress import LoadProgress
+    from zse.serve.shelf import Shelf
     from zse.server_options import ServeOptions
     from zse.settings import Settings
     from zse.text.dialect import Dialect
@@ -39,9 +40,14 @@ _MORE_ADAPTERS = 8
 
 
 def load_served_model(
-    settings: Settings, progress: LoadProgress, head_start: HeadStart
+    settings: Settings,
+    progress: LoadProgress,
+    head_start: HeadStart,
+    shelf: Shelf | None = None,
 ) -> LoadedModel:
     """Load the model that is being opened, and tell of each phase.
+
+    A tokenizer that is on the shelf is not read again.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
@@ -59,7 +65,7 @@ def load_served_model(
         # The GPU is still being opened: whatever needs only the file is done now, since Python is
         # slower beside the threads that load.
         compiling = beside.submit(_template_of, reader)
-        reading = FileReading(reader, phases)
+        reading = FileReading(reader, phases, None if shelf is None else shelf.get(reader))
         preload(options.load.device.name, reading.spec)
         name = options.served_model_name or model_name_of(options.model)
         adapters = _adapters_of(options, name, reading.spec)

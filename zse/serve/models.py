@@ -29,6 +29,8 @@ class TableEntry:
         """Patterns: ``*`` stands for any text."""
         self.last_asked = now
         """When a request last named it, on the table's clock."""
+        self.since = now
+        """When it came."""
         self.adapters: dict[str, LoadedModel] = {}
         """What its adapters make of it, by their names."""
         self.is_hidden = False
@@ -38,6 +40,11 @@ class TableEntry:
     def num_active(self) -> int:
         """Requests that its engine works on."""
         return self.model.engine.num_active
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no request needs it, and nothing is left of those that did."""
+        return not self.model.uses.count and not self.num_active
 
     def answers_to(self, name: str) -> bool:
         """Whether a name fits an alias."""

@@ -39,6 +39,10 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal
         # without a handler would be ignored.
         signal.signal(number, _leave)
+    if settings.serve.fleet.models:
+        from zse.serve.fleet.roster import with_start_model
+
+        settings = with_start_model(settings)
     options = settings.serve
     predecessor = _predecessor(options.handover)
     bound = predecessor.listener if predecessor else bind_socket(options.host, options.port)

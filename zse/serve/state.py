@@ -10,7 +10,6 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from zse.errors import (
-    InvalidParameterError,
     LoadingError,
     ModelNotFoundError,
     ShuttingDownError,
@@ -25,6 +24,7 @@ from zse.serve.leaving import Presence
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
 from zse.serve.telemetry.metrics import Metrics
+from zse.serve.uses import Uses
 from zse.server_options import ServeOptions
 from zse.settings import Settings
 from zse.text.dialect import Dialect
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zse.engine.async_engine import AsyncEngine
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec, Task
+    from zse.serve.fleet.fleet import Fleet
     from zse.serve.ledger import Ledger
     from zse.serve.telemetry.tracing import Tracing
     from zse.text.template import ChatTemplate
@@ -75,6 +76,8 @@ class LoadedModel:
     """Name of that model, where it is one with an adapter."""
     resources: tuple[ModelFile, ...] = ()
     """What the engine reads from; closed after it."""
+    uses: Uses = field(default_factory=Uses)
+    """Of the engine's model: what an adapter makes of it has the same."""
 
     @property
     def task(self) -> Task:
@@ -121,6 +124,8 @@ class AppState:
         self.tracing: Tracing | None = None
         """Where spans go; None where nobody collects them."""
         self.models = ModelTable()
+        self.fleet: Fleet | None = None
+        """Brings models that are not there; None where those that are there are all."""
         self.history = History()
         self.presence = Presence.HERE
         self.admission = Admission(
@@ -183,7 +188,8 @@ class AppState:
 
     @property
     def is_ready(self) -> bool:
-        return self.model is not None and not self.is_leaving
+        has_models = self.model is not None if self.fleet is None else self.fleet.is_open
+        return has_models and not self.is_starting and not self.is_leaving
 
     @property
     def is_starting(self) -> bool:
@@ -209,6 +215,18 @@ class AppState:
         if self.is_starting:
             raise self._loading()
 
+    def require_any(self) -> None:
+        """Refuse where no model answers, and none is brought for a request.
+
+        Raises:
+            ZSEError: As ``require_model``, or as ``Fleet.refuse_closed``.
+        """
+        if self.fleet is None:
+            self.require_model()
+        else:
+            self.require_started()
+            self.fleet.refuse_closed()
+
     def require_model(self, name: str | None = None) -> LoadedModel:
         """Return the model that answers to ``name``; the default where there is none.
 
@@ -230,23 +248,6 @@ class AppState:
             )
         return model
 
-    def require_writer(self, name: str | None = None) -> LoadedModel:
-        """Return the model that answers to ``name``, which must write text.
-
-        Raises:
-            InvalidParameterError: It makes vectors of texts, or scores.
-            ZSEError: As ``require_model``.
-        """
-        model = self.require_model(name)
-        if model.task != "text":
-            routes = "/v1/embeddings" if model.task == "vectors" else "/v1/rerank and /v1/score"
-            raise InvalidParameterError(
-                f"The model '{model.name}' makes {model.task} of texts and writes none: use "
-                f"{routes}.",
-                param="model",
-            )
-        return model
-
     def _loading(self) -> LoadingError:
         if self.phase == "ready":
             return LoadingError("No model is loaded; POST /api/models/load loads one.")
@@ -263,8 +264,9 @@ class AppState:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer is being made, or made and not yet handed over."""
-        return self.in_flight > 0 or self.num_answering > 0
+        """Whether an answer is being made, is not yet handed over, or waits for its model."""
+        is_waited_for = self.fleet is not None and self.fleet.num_waiting > 0
+        return self.in_flight > 0 or self.num_answering > 0 or is_waited_for
 
     def refuse_oversized(self, num_choices: int) -> None:
         """Refuse a request as ``Admission.refuse_oversized`` does."""

@@ -32,6 +32,7 @@ _PATHS: dict[str, Scope] = {
     "/tokenize": "inference",
     "/detokenize": "inference",
     "/tokenizer_info": "inference",
+    "/is_sleeping": "inference",
     "/rerank": "inference",
     "/v2/rerank": "inference",
     "/ws/chat": "inference",

@@ -139,6 +139,8 @@ class ChatSocket:
         finally:
             if (room := request.state.room) is not None:
                 room.abandon()
+            if (use := request.state.use) is not None:
+                use.end()
 
     def _as_request(self, mapping: dict[str, Any]) -> Request:
         """Return a message as a request of its own, with the caller of the connection."""
@@ -149,6 +151,7 @@ class ChatSocket:
             "arrival": time.perf_counter(),
             "deadline": asyncio.get_running_loop().time() + seconds if seconds else None,
             "room": None,
+            "use": None,
             "has_long_body": len(mapping.get("messages") or ()) > LONG_CONVERSATION,
         }
         scope = {**self._socket.scope, "type": "http", "method": "POST", "state": state}

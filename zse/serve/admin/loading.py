@@ -7,6 +7,7 @@ import gc
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,15 @@ from zse.serve.ledger import Ledger
 from zse.serve.load import load_served_model
 from zse.serve.models import NameTakenError
 from zse.serve.progress import LoadProgress
+from zse.serve.shelf import Shelf
 
 if TYPE_CHECKING:
+    from zse.models.memory import MemoryEstimate
     from zse.options import LoadOptions
     from zse.serve.admin.places import PlacedModel
     from zse.serve.models import TableEntry
     from zse.serve.state import AppState, LoadedModel
+    from zse.server_options import ServeOptions
 
 LOG = logging.getLogger("zse.serve")
 
@@ -70,6 +74,12 @@ class LoadOrder:
     """Longest sequence in tokens; 0 means the server's."""
     evicts: bool = False
     """Whether idle models may go for it, the least recently asked first."""
+    estimate: MemoryEstimate | None = None
+    """What it takes, where that is known."""
+    shares: int = 1
+    """Among how many models, this one included, what is left of a GPU is shared out."""
+    is_awaited: bool = False
+    """Whether requests wait for it, also those of a server that takes no more."""
 
 
 class Load:
@@ -82,8 +92,12 @@ class Load:
         self.evicted: list[str] = []
         self.seconds: float | None = None
         """What it took; None while it runs."""
-        self.is_over = False
+        self.done: Future[None] = Future()
         """Set last: what came of it can be read from then on."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.done.done()
 
     async def wait(self) -> None:
         """Wait until it is over.
@@ -92,10 +106,13 @@ class Load:
             ModelLoadError: It failed.
             ZSEError: It was refused, as ``ModelLoader.begin`` does or for want of memory.
         """
-        while not self.is_over:
-            await asyncio.sleep(_POLL_SECONDS)
+        await self.settled()
         if self.error is not None:
             raise self.error
+
+    async def settled(self) -> None:
+        """Wait until it is over, whatever came of it."""
+        await asyncio.shield(asyncio.wrap_future(self.done))
 
 
 class ModelLoader:
@@ -110,6 +127,11 @@ class ModelLoader:
         self._lock = threading.Lock()
         options = state.options
         self.places = Places(options.model, options.places, start_name=options.served_model_name)
+        if state.fleet is not None:
+            self.places.add(seat.placed for seat in state.fleet.seats.values())
+        self.shelf = Shelf()
+        self.orders: dict[str, LoadOrder] = {}
+        """What each model was last loaded by, by its name."""
         self.latest: Load | None = None
         """The load that runs, or the last one that did."""
 
@@ -134,6 +156,21 @@ class ModelLoader:
         threading.Thread(target=self._run, args=(load,), name="zse-load", daemon=True).start()
         return load
 
+    async def settled(self) -> None:
+        """Wait until no load runs that has begun."""
+        if self.latest is not None:
+            await self.latest.settled()
+
+    def estimate(self, order: LoadOrder) -> MemoryEstimate:
+        """Look at a model's file, and return what it will take.
+
+        Raises:
+            ZSEError: It is missing, damaged or not supported.
+        """
+        options = self._options_of(order).load
+        facts = read_facts(order.placed.reference, self._state.settings)
+        return estimate_of(facts, options, on_gpu=runs_on_gpu(options.device.name))
+
     async def unload(self, name: str, *, force: bool, patience_seconds: float) -> TableEntry:
         """Let a model end its work and give its memory back; return what it was.
 
@@ -157,7 +194,7 @@ class ModelLoader:
             models.show(entry)
             raise
         models.remove(entry)
-        await asyncio.to_thread(_close, entry)
+        await asyncio.to_thread(close_model, entry)
         return entry
 
     # --- in the thread of a load ----------------------------------------------------------------
@@ -166,10 +203,11 @@ class ModelLoader:
         order = load.order
         try:
             model = self._load(load)
-            if self._state.draining:
+            if self._state.draining and not order.is_awaited:
                 model.close()
                 raise ShuttingDownError("The server is shutting down and loads no further model.")
             self._put(model, order.aliases)
+            self.orders[order.name] = order
             load.progress.phase = "ready"
             LOG.info("model loaded", extra={"model": order.name, "evicted": load.evicted})
         except BaseException as error:  # noqa: BLE001 - whoever asked is told
@@ -182,7 +220,7 @@ class ModelLoader:
             )
         finally:
             load.seconds = load.progress.ledger.now_ms() / 1000
-            load.is_over = True
+            load.done.set_result(None)
 
     def _put(self, model: LoadedModel, aliases: tuple[str, ...]) -> None:
         """Let a model answer, with the adapters that it was loaded with."""
@@ -214,34 +252,37 @@ class ModelLoader:
         return ModelLoadError(f"The model could not be loaded: {failure}", hint=failure.hint)
 
     def _load(self, load: Load) -> LoadedModel:
-        settings, order = self._state.settings, load.order
-        options = settings.serve
+        options = self._options_of(load.order)
+        options = replace(options, load=self._make_room(load, options.load))
+        settings = replace(self._state.settings, serve=options)
+        ledger = load.progress.ledger
+        head_start = HeadStart(settings, ledger.phase, ledger.report)
+        return load_served_model(settings, load.progress, head_start, self.shelf)
+
+    def _options_of(self, order: LoadOrder) -> ServeOptions:
+        options = self._state.settings.serve
         asked = {"quant": order.quant, "max_context": order.max_context}
         given = {key: value for key, value in asked.items() if value}
         if order.placed.reference != options.model:
             # What the command line says of parsers is meant for its own model.
             options = replace(options, tool_parser="auto", reasoning_parser="auto")
-        options = replace(
+        return replace(
             options,
             model=order.placed.reference,
             served_model_name=order.name,
             loras=self._adapters_of(order),
-            load=self._make_room(load, with_values(options.load, given)),
+            load=with_values(options.load, given),
         )
-        settings = replace(settings, serve=options)
-        ledger = load.progress.ledger
-        head_start = HeadStart(settings, ledger.phase, ledger.report)
-        return load_served_model(settings, load.progress, head_start)
 
     def _make_room(self, load: Load, options: LoadOptions) -> LoadOptions:
         """Return the options with what is left of the memory; idle models go where they may."""
-        facts = read_facts(load.order.placed.reference, self._state.settings)
-        estimate = estimate_of(facts, options, on_gpu=runs_on_gpu(options.device.name))
+        order = load.order
+        estimate = order.estimate or self.estimate(order)
         while True:
             room = room_for_models(self._state.options, self._state.models)
             if room.holds(estimate):
-                return room.options_within(options, estimate)
-            idle = self._least_recently_asked() if load.order.evicts else None
+                return room.options_within(options, estimate, shares=order.shares)
+            idle = self._least_recently_asked() if order.evicts else None
             if idle is None:
                 room.check(estimate)
             else:
@@ -249,28 +290,29 @@ class ModelLoader:
                 load.evicted.append(idle.model.name)
 
     def _least_recently_asked(self) -> TableEntry | None:
-        entries = [entry for entry in self._state.models if not entry.num_active]
+        entries = [entry for entry in self._state.models if entry.is_free]
         shown = [entry for entry in entries if not entry.is_hidden]
         return min(shown, key=lambda entry: entry.last_asked, default=None)
 
     def _evict(self, entry: TableEntry) -> None:
         self._state.models.hide(entry)
         self._state.models.remove(entry)
-        _close(entry)
+        close_model(entry)
 
 
 async def _let_end(entry: TableEntry, patience_seconds: float) -> None:
     deadline = time.monotonic() + patience_seconds
-    while entry.num_active:
+    while not entry.is_free:
         if time.monotonic() > deadline:
             raise ModelBusyError(
-                f"The model '{entry.model.name}' works on {entry.num_active} requests.",
+                f"The model '{entry.model.name}' works on requests that have not ended.",
                 hint="Wait longer with timeout_seconds, or end them with force.",
             )
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _close(entry: TableEntry) -> None:
+def close_model(entry: TableEntry) -> None:
+    """Give back the memory of a model that is in the table no longer."""
     entry.model.close()
     gc.collect()  # weights and KV are large: what refers to itself must not keep them
     LOG.info("model unloaded", extra={"model": entry.model.name})

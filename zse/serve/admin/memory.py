@@ -61,12 +61,19 @@ class Room:
                 hint="Unload another model first, or ask for a shorter context.",
             )
 
-    def options_within(self, load: LoadOptions, estimate: MemoryEstimate) -> LoadOptions:
-        """Return the options of a load that keeps to what is left, where a limit was set."""
+    def options_within(
+        self, load: LoadOptions, estimate: MemoryEstimate, *, shares: int = 1
+    ) -> LoadOptions:
+        """Return the options of a load that keeps to what is left.
+
+        Without a limit, a model that shares a GPU with others to come takes a share of what is
+        left: its KV cache would take all of it.
+        """
+        if self.on_gpu and (self.limit_bytes or shares > 1):
+            allowed = max(self.left_bytes // shares, self._needed_bytes(estimate))
+            return with_values(load, {"vram_gib": allowed / GIB})
         if not self.limit_bytes:
             return load
-        if self.on_gpu:
-            return with_values(load, {"vram_gib": self.left_bytes / GIB})
         if load.cache.kv_gib:
             return load
         spare = self.left_bytes - self._needed_bytes(estimate) + estimate.kv_bytes

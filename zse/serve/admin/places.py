@@ -75,7 +75,11 @@ class Places:
         self, start_model: str, texts: Iterable[str] = (), *, start_name: str = ""
     ) -> None:
         start = Single(start_model, name=start_name)
-        self._places = [start, *(place_of(text) for text in texts)]
+        self._places: list[Place] = [start, *(place_of(text) for text in texts)]
+
+    def add(self, models: Iterable[PlacedModel]) -> None:
+        """Let single models be loaded too, by the names that they have."""
+        self._places += [Single(model.reference, name=model.name) for model in models]
 
     def listed(self) -> list[PlacedModel]:
         """Return what can be seen; of two with one name the first counts."""

@@ -10,6 +10,7 @@ from zse.errors import ContextLengthError
 from zse.serve.anthropic.conversation import conversation_of, shows_thinking, without_effect
 from zse.serve.anthropic.protocol import read_count, read_messages
 from zse.serve.anthropic.writer import Message, frames, whole
+from zse.serve.asking import model_for, writer_for
 from zse.serve.conversation import plan_turn
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import (
@@ -43,7 +44,7 @@ async def create_message(request: Request) -> ASGIApp:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_messages, mapping)
     state = state_of(request)
-    model = state.require_writer(body.model)
+    model = await writer_for(request, body.model)
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=1, size=size)
     plan, order = await in_turn(request, partial(_plan, body, model, request.state), size=size)
@@ -68,7 +69,7 @@ async def create_message(request: Request) -> ASGIApp:
 async def count_tokens(request: Request) -> ASGIApp:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_count, mapping)
-    model = state_of(request).require_model(body.model)
+    model = await model_for(request, body.model)
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=1, size=size)
     plan = await in_turn(request, partial(_plan_turn, body, model), size=size)

@@ -32,7 +32,8 @@ class Reporting:
     What is inside finds in the scope's state ``request_id``, ``arrival`` (on
     ``time.perf_counter``), ``place`` (in a trace), ``client_address`` (who asked, as far as
     trusted proxies tell) and ``response`` (its ``status`` is 0 until it begins), and puts the
-    ``room`` there that it takes: no end of a request leaves it taken.
+    ``room`` there that it takes, and the ``use`` that it begins of a model: no end of a request
+    leaves them taken.
     """
 
     def __init__(self, app: ASGIApp, *, state: AppState) -> None:
@@ -49,6 +50,7 @@ class Reporting:
             place=call.place,
             response=call,
             room=None,
+            use=None,
         )
         try:
             await self.app(scope, receive, call.send)
@@ -60,6 +62,8 @@ class Reporting:
             call.report()
             if (room := scope["state"]["room"]) is not None:
                 room.abandon()
+            if (use := scope["state"]["use"]) is not None:
+                use.end()
 
 
 class _Call:

@@ -49,7 +49,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         OverloadedError: Other long bodies are being read.
         ClientGoneError: The client left before it had sent all of it.
     """
-    state_of(request).require_model()
+    state_of(request).require_any()
     declared = _declared_type(request.headers)
     is_declared = declared == "application/json" or declared.endswith("+json")
     if not (is_declared or is_undeclared(request.headers)):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zse.engine.reading import PromptQuery
+from zse.serve.asking import writer_for
 from zse.serve.conversation import plan_turn
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import answer, answer_head, read_body, state_of
@@ -61,7 +62,7 @@ async def open_turn(
         ZSEError: There is no such model or no room, or the conversation cannot be answered.
     """
     state = state_of(request)
-    model = state.require_writer(body.model)
+    model = await writer_for(request, body.model)
     check_chat(body)
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=body.n or 1, size=size)

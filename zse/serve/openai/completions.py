@@ -7,6 +7,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zse.serve.asking import writer_for
 from zse.serve.generation import Generation, WholeChoice
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import answer, answer_head, read_body, state_of
@@ -34,7 +35,7 @@ async def create_completion(request: Request) -> ASGIApp:
 async def answer_completion(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     state = state_of(request)
     body, ignored = await with_body(request, read_request, mapping, CompletionRequest)
-    model = state.require_writer(body.model)
+    model = await writer_for(request, body.model)
     plan = await plan_completion(request, body, model)
     generation = Generation(state, model, plan.order) if plan.runs else None
     return await answer(

@@ -44,17 +44,31 @@ def anthropic_entry(model: LoadedModel) -> dict[str, Any]:
 
 async def list_models(request: Request) -> Response:
     state = state_of(request)
+    if state.fleet is not None:
+        from zse.serve.fleet.listing import list_fleet
+
+        return list_fleet(state, is_anthropics=_is_anthropics(request))
     state.require_model()
     models = [one for entry in state.models for one in (entry.model, *entry.adapters.values())]
     if not _is_anthropics(request):
         return json_response({"object": "list", "data": list(map(model_entry, models))})
-    ends = {"first_id": models[0].name, "last_id": models[-1].name, "has_more": False}
-    return json_response({"data": list(map(anthropic_entry, models)), **ends})
+    return json_response(anthropic_list(list(map(anthropic_entry, models))))
+
+
+def anthropic_list(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return Anthropic's list of all models, on one page."""
+    ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"], "has_more": False}
+    return {"data": entries, **ends}
 
 
 async def get_model(request: Request) -> Response:
     """Handle one model; its name may hold slashes, and ``default`` is an alias."""
-    model = state_of(request).require_model(request.path_params["model"])
+    state, name = state_of(request), request.path_params["model"]
+    if state.fleet is not None:
+        from zse.serve.fleet.listing import get_of_fleet
+
+        return get_of_fleet(state, name, is_anthropics=_is_anthropics(request))
+    model = state.require_model(name)
     return json_response(anthropic_entry(model) if _is_anthropics(request) else model_entry(model))
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from zse.engine.admission import check_text
+from zse.serve.asking import model_for
 from zse.serve.conversation import plan_turn
 from zse.serve.http.errors import BadRequestError, MissingParameterError
 from zse.serve.http.fields import read_fields
 from zse.serve.http.json_body import with_body
-from zse.serve.http.requests import ignored_header, json_response, read_body, state_of
+from zse.serve.http.requests import ignored_header, json_response, read_body
 from zse.serve.openai.conversation import check_chat, conversation_of
 from zse.serve.openai.field_table import CHAT_REFUSED, WITHOUT_EFFECT
 from zse.serve.openai.protocol import ChatRequest, Message, Tool
@@ -60,7 +61,7 @@ Body = TypeVar("Body", TokenizeRequest, DetokenizeRequest)
 async def tokenize(request: Request) -> Response:
     mapping = await read_body(request)
     body, ignored = await with_body(request, _read, mapping, TokenizeRequest)
-    model = state_of(request).require_model(body.model)
+    model = await model_for(request, body.model)
     _check_tokenize(body, model)
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=1, size=size)
@@ -113,7 +114,7 @@ def _token_ids(body: TokenizeRequest, model: LoadedModel) -> list[int]:
 async def detokenize(request: Request) -> Response:
     mapping = await read_body(request)
     body, ignored = await with_body(request, _read, mapping, DetokenizeRequest)
-    model = state_of(request).require_model(body.model)
+    model = await model_for(request, body.model)
     _check_ids(body.tokens, model)
     size = len(body.tokens)
     admit(request, num_choices=1, size=size)
@@ -136,7 +137,7 @@ def _check_ids(tokens: list[int], model: LoadedModel) -> None:
 
 async def tokenizer_info(request: Request) -> Response:
     """Say what evaluations ask of a tokenizer, so that they need none of their own."""
-    model = state_of(request).require_model()
+    model = await model_for(request)
     tokenizer = model.tokenizer
     texts = {token.token_id: token.text for token in tokenizer.facts.added}
     ends = [texts[token_id] for token_id in tokenizer.eos_ids if token_id in texts]

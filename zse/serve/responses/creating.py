@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zse.errors import ZSEError
 from zse.records import record
 from zse.serve.access.caller import caller_of
+from zse.serve.asking import writer_for
 from zse.serve.conversation import plan_turn
 from zse.serve.http.errors import BadRequestError, UnknownIdError
 from zse.serve.http.json_body import with_body
@@ -55,7 +56,7 @@ async def create_response(request: Request) -> ASGIApp:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_response, mapping)
     state, tenant = state_of(request), caller_of(request.scope).tenant
-    model, store = state.require_writer(body.model), state.one_of(ResponseStore)
+    model, store = await writer_for(request, body.model), state.one_of(ResponseStore)
     said = _what_was_said(body, store, tenant)
     size = await with_body(request, num_characters, [mapping, said.before])
     admit(request, num_choices=1, size=size)
@@ -94,7 +95,7 @@ async def count_input_tokens(request: Request) -> ASGIApp:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_count, mapping)
     state, tenant = state_of(request), caller_of(request.scope).tenant
-    model = state.require_writer(body.model)
+    model = await writer_for(request, body.model)
     said = _what_was_said(body, state.one_of(ResponseStore), tenant)
     size = await with_body(request, num_characters, [mapping, said.before])
     admit(request, num_choices=1, size=size)
@@ -178,10 +179,11 @@ def _in_background(
     if body.stream:
         store.refuse_events()
     store.put(caller_of(request.scope).tenant, stored)
-    room, request.state.room = request.state.room, None  # it outlives the request
+    room, request.state.room = request.state.room, None  # they outlive the request
+    use, request.state.use = request.state.use, None
     keep_seconds = state.options.resume_seconds if body.stream else 0.0
     later = partial(asyncio.get_running_loop().call_later, keep_seconds, stored.forget_run)
-    run.start(state.terminate, room, is_streamed=bool(body.stream), forget=later)
+    run.start(state.terminate, room, use, is_streamed=bool(body.stream), forget=later)
     if run.log is None:
         return json_response(stored.response, headers)
     return EventStream(run.log.read(), terminate=state.terminate, headers=headers)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zse.serve.admission import Room
     from zse.serve.responses.output import Response
     from zse.serve.turn import Turn
+    from zse.serve.uses import Uses
 
 _ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -106,6 +107,7 @@ class ResponseRun:
         self,
         terminate: asyncio.Event,
         room: Room,
+        use: Uses,
         *,
         is_streamed: bool,
         forget: Callable[[], object],
@@ -115,6 +117,7 @@ class ResponseRun:
         Args:
             terminate: Ends it when it is set.
             room: What was taken for it.
+            use: Begun for it, of its model.
             is_streamed: Whether its events are to be read.
             forget: Called when it has ended.
         """
@@ -122,7 +125,7 @@ class ResponseRun:
             self.log = EventLog()
         self._task = asyncio.create_task(self._make(terminate))
         # Also of a task that was cancelled before it began.
-        self._task.add_done_callback(partial(self._ended, room, forget))
+        self._task.add_done_callback(partial(self._ended, room, use, forget))
 
     def cancel(self) -> None:
         """Stop making the response, if that is still going on."""
@@ -131,8 +134,11 @@ class ResponseRun:
         if self._task is not None:
             self._task.cancel()
 
-    def _ended(self, room: Room, forget: Callable[[], object], _: asyncio.Task[None]) -> None:
+    def _ended(
+        self, room: Room, use: Uses, forget: Callable[[], object], _: asyncio.Task[None]
+    ) -> None:
         room.abandon()
+        use.end()
         if self.log is not None:
             self.log.end()
         forget()

@@ -17,6 +17,7 @@ from zse.serve.telemetry.families import COLD_START_SECONDS, COUNTERS, FAMILIES,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zse.serve.fleet.fleet import Fleet
     from zse.serve.ledger import Phase
     from zse.serve.state import AppState
     from zse.serve.telemetry.metrics import Metrics
@@ -34,6 +35,8 @@ class StateCollector:
         yield GaugeMetricFamily(
             "zse_in_flight", "Choices admitted and not ended.", value=state.in_flight
         )
+        if state.fleet is not None:
+            yield from _of_fleet(state, state.fleet)
         yield from _cold_start(state.ledger.phases())
         stats = {entry.model.name: entry.model.engine.stats() for entry in state.models}
         for table, family in ((GAUGES, GaugeMetricFamily), (COUNTERS, CounterMetricFamily)):
@@ -60,6 +63,16 @@ class TallyCollector:
             buckets = list(zip(bounds, tally.cumulative(), strict=True))
             family.add_metric(labels, buckets, sum_value=tally.sum)
         yield family
+
+
+def _of_fleet(state: AppState, fleet: Fleet) -> Iterator[Any]:
+    yield GaugeMetricFamily("zse_models_resident", "Models that are there.", len(state.models))
+    yield GaugeMetricFamily(
+        "zse_models_waited_for", "Requests that wait for their model.", fleet.num_waiting
+    )
+    yield GaugeMetricFamily(
+        "zse_sleep_level", "0 awake, else the level of sleep.", fleet.sleep.level or 0
+    )
 
 
 def _cold_start(phases: tuple[Phase, ...]) -> Iterator[Any]:

@@ -47,6 +47,32 @@ FAMILIES: dict[str, Family] = {
         help="Requests that met a full queue.",
         is_of_request=False,
     ),
+    "model_swaps": Family(
+        name="zse_model_swaps",
+        help="Models that requests had brought, or that failed to come.",
+        labels=("model", "outcome"),
+        is_of_request=False,
+    ),
+    "model_swap": Family(
+        name="zse_model_swap_seconds",
+        help="From a model's turn until it was there: others left, it was loaded.",
+        labels=("model",),
+        is_of_request=False,
+        bounds=_SECONDS,
+    ),
+    "model_wait": Family(
+        name="zse_model_wait_seconds",
+        help="Time that a request waited for its model, where it was not there.",
+        labels=("model",),
+        is_of_request=False,
+        bounds=_SECONDS,
+    ),
+    "sleeps": Family(
+        name="zse_sleeps",
+        help="Times that all models gave their memory back.",
+        labels=("level",),
+        is_of_request=False,
+    ),
     "finished": Family(
         name="zse_request_success", help="Choices that ended.", labels=("finished_reason",)
     ),

@@ -12,10 +12,11 @@ import msgspec
 from starlette.responses import Response
 
 from zse.engine.vectors import unit
+from zse.serve.asking import model_for
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.fields import check_range
 from zse.serve.http.json_body import with_body
-from zse.serve.http.requests import ignored_header, read_body, state_of
+from zse.serve.http.requests import ignored_header, read_body
 from zse.serve.vectors.protocol import MAX_INPUTS, EmbeddingRequest, read_vector_request
 from zse.serve.vectors.reading import Vectors, encode_texts, read_vectors
 
@@ -32,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 async def create_embedding(request: Request) -> Response:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_vector_request, mapping, EmbeddingRequest)
-    model = state_of(request).require_model(body.model)
+    model = await model_for(request, body.model)
     if model.task == "scores":
         raise BadRequestError(
             f"The model '{model.name}' is a reranker, which makes no vectors: use /v1/rerank.",

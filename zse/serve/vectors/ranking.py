@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.engine.ranking import cosine
 from zse.engine.vectors import unit
+from zse.serve.asking import model_for
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.fields import check_range
 from zse.serve.http.json_body import with_body
@@ -39,7 +40,7 @@ async def create_rerank(request: Request) -> Response:
     """Order documents by their nearness to a query, in the shape of Jina and Cohere."""
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_vector_request, mapping, RerankRequest)
-    model = state_of(request).require_model(body.model)
+    model = await model_for(request, body.model)
     check_range("top_n", body.top_n, 1, MAX_DOCUMENTS)
     texts = [item if isinstance(item, str) else item.text for item in body.documents]
     _check_count("documents", texts)
@@ -69,7 +70,7 @@ async def create_score(request: Request) -> Response:
     """Say how near pairs of texts are, in the shape of vLLM; one text pairs with each of many."""
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_vector_request, mapping, ScoreRequest)
-    model = state_of(request).require_model(body.model)
+    model = await model_for(request, body.model)
     first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
     second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
     _check_count("text_1", first)

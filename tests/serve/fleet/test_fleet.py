@@ -1,0 +1,210 @@
+"""Models that come for requests: names, turns, pins, failures, work in flight."""
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from zse.serve.admin.loading import ModelLoader
+
+
+def text_of(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"]
+
+
+def test_a_request_names_a_model_and_gets_it(fleet, expected):
+    for name in "cac":
+        assert text_of(fleet.ask(name)) == expected[name]
+        assert fleet.here() == [name]
+
+
+def test_who_names_no_model_gets_the_first(fleet, expected):
+    fleet.ask("b")
+    answer = fleet.ask("default")
+    assert answer.json()["model"] == "a"
+    assert text_of(answer) == expected["a"]
+
+
+def test_all_models_are_listed_with_where_they_are(fleet, call, check_error):
+    fleet.ask("b")
+    assert fleet.statuses() == dict.fromkeys("acdefgh", "unloaded") | {"b": "loaded"}
+    assert call("GET", "/v1/models/b").json()["max_model_len"] == 512
+    assert call("GET", "/v1/models/c").json()["status"] == "unloaded"
+    anthropics = call("GET", "/v1/models", headers={"anthropic-version": "2023-06-01"}).json()
+    assert [one["id"] for one in anthropics["data"]] == list("abcdefgh")
+    check_error(call("GET", "/v1/models/x"), 404, param="model", code="model_not_found")
+    message = check_error(fleet.ask("x"), 404, param="model", code="model_not_found")
+    assert "'a', 'b'" in message
+
+
+def test_a_server_without_a_model_is_ready_when_it_can_bring_one(call):
+    assert call("GET", "/health/ready").status_code == 200
+    assert call("GET", "/ping").status_code == 200
+
+
+def test_answers_end_before_their_model_leaves(fleet, runner, expected):
+    async def both():
+        long = asyncio.create_task(fleet.send("a", max_tokens=200))
+        while not fleet.call.app_state.models.has("a"):
+            await asyncio.sleep(0.002)
+        return await asyncio.gather(long, fleet.send("b"))
+
+    long, other = runner.run(both())
+    assert long.json()["usage"]["completion_tokens"] == 200
+    assert text_of(other) == expected["b"]
+    assert fleet.here() == ["b"]
+
+
+def test_eight_models_under_load_answer_right_and_lose_nothing(fleet, runner, state, expected):
+    async def client(number):
+        names = "abcdefgh"[number:] + "abcdefgh"[:number]
+        return [(name, text_of(await fleet.send(name))) for name in names * 4]
+
+    async def all_of_them():
+        return await asyncio.gather(*map(client, range(8)))
+
+    said = [pair for pairs in runner.run(all_of_them()) for pair in pairs]
+    assert len(said) == 256
+    assert all(text == expected[name] for name, text in said)
+    assert state.fleet.num_waiting == 0
+    assert all(entry.is_free for entry in state.models)
+
+
+@pytest.mark.nightly
+def test_a_thousand_swaps_leave_nothing_behind(fleet, state):
+    process = psutil.Process()
+
+    def swaps(count):
+        for number in range(count):
+            fleet.ask("abcdefgh"[number % 8], max_tokens=1)
+
+    swaps(200)  # until the arenas of threads that come and go are there
+    before = process.memory_info().rss, process.num_fds(), threading.active_count()
+    swaps(1000)
+    after = process.memory_info().rss, process.num_fds(), threading.active_count()
+    assert after[0] < before[0] * 1.05
+    assert after[1:] == before[1:]
+    assert state.metrics.render().count(b'outcome="loaded"') == 8
+
+
+def test_swaps_leave_no_descriptor_and_no_thread_behind(fleet):
+    process = psutil.Process()
+    fleet.ask("a")
+    fleet.ask("b")
+    before = process.num_fds(), threading.active_count()
+    for name in "cdab":
+        fleet.ask(name, max_tokens=1)
+    assert (process.num_fds(), threading.active_count()) == before
+
+
+class TestWhereSomethingIsWrong:
+    def test_a_broken_file_costs_nobody_a_place(self, fleet, folder, check_error):
+        (folder / "c.zse").write_bytes(b"no model")
+        fleet.ask("a")
+        answer = fleet.ask("c")
+        message = check_error(answer, 503, code="model_unavailable", kind="server_error")
+        assert str(folder) not in message
+        assert float(answer.headers["retry-after"]) >= 1
+        assert fleet.here() == ["a"]
+        assert fleet.statuses()["c"] == "failed"
+
+    def test_who_left_comes_back_where_the_other_fails_after_that(
+        self, fleet, state, monkeypatch, check_error, expected
+    ):
+        load = ModelLoader._load
+
+        def failing(loader, one):
+            if one.order.name == "b":
+                raise OSError(5, "Input/output error")
+            return load(loader, one)
+
+        fleet.ask("a")
+        monkeypatch.setattr(ModelLoader, "_load", failing)
+        answer = fleet.ask("b")
+        check_error(answer, 503, code="model_unavailable", kind="server_error")
+        assert fleet.here() == ["a"]
+        assert text_of(fleet.ask("a")) == expected["a"]
+
+    def test_a_failed_model_is_tried_again_when_its_file_is_another(
+        self, fleet, folder, model_files, state, expected
+    ):
+        (folder / "b.zse").write_bytes(b"no model")
+        assert fleet.ask("b").status_code == 503
+        failure = state.fleet.seats["b"].failure
+        assert fleet.ask("b").status_code == 503
+        assert state.fleet.seats["b"].failure is failure  # told again, not tried again
+        replacement = folder / "new"
+        replacement.write_bytes(model_files["c"].read_bytes())
+        replacement.replace(folder / "b.zse")
+        assert text_of(fleet.ask("b")) == expected["c"]
+
+    def test_a_file_that_was_replaced_is_what_comes_next(
+        self, fleet, folder, model_files, expected
+    ):
+        fleet.ask("b")
+        replacement = folder / "new"
+        replacement.write_bytes(model_files["d"].read_bytes())
+        replacement.replace(folder / "b.zse")
+        assert text_of(fleet.ask("b")) == expected["b"]  # the one that is there is what it was
+        fleet.ask("a")
+        assert text_of(fleet.ask("b")) == expected["d"]
+
+    def test_a_client_that_leaves_the_queue_holds_nobody_up(self, fleet, runner, state):
+        async def leave():
+            long = asyncio.create_task(fleet.send("a", max_tokens=300))
+            while not state.models.has("a"):
+                await asyncio.sleep(0.002)
+            waiting = asyncio.create_task(fleet.send("b"))
+            while not state.fleet.num_waiting:
+                await asyncio.sleep(0.002)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert not state.fleet.num_waiting
+            assert (await long).status_code == 200
+            return await fleet.send("c")
+
+        assert runner.run(leave()).status_code == 200
+        assert all(entry.is_free for entry in state.models)
+
+
+class TestTime:
+    @pytest.fixture
+    def fleet_options(self, fleet_options):
+        return replace(fleet_options, model_wait=0.2)
+
+    def test_who_waits_too_long_is_told_when_to_come_again(self, fleet, runner, check_error):
+        async def too_long():
+            long = asyncio.create_task(fleet.send("a", max_tokens=400))
+            while not fleet.call.app_state.models.has("a"):
+                await asyncio.sleep(0.002)
+            answer = await fleet.send("b")
+            return answer, await long
+
+        fleet.ask("a")
+        answer, long = runner.run(too_long())
+        if answer.status_code == 503:  # where 400 tokens took longer
+            check_error(answer, 503, code="model_unavailable", kind="server_error")
+            assert float(answer.headers["retry-after"]) >= 1
+        assert long.json()["usage"]["completion_tokens"] == 400
+
+
+class TestPins:
+    @pytest.fixture
+    def fleet_options(self, fleet_options):
+        return replace(fleet_options, pins=("c",), max_resident=2)
+
+    def test_what_is_pinned_is_brought_and_never_leaves(self, fleet, runner, state):
+        running = runner.get_loop().create_task(state.fleet.run())
+        runner.run(asyncio.wait_for(running, 60))
+        for name in "abde":
+            fleet.ask(name, max_tokens=1)
+            assert sorted(fleet.here()) == sorted(["c", name])
+
+    def test_the_least_recently_asked_leaves(self, fleet, state):
+        state.fleet.seats["c"].is_pinned = False
+        for name in "abac":
+            fleet.ask(name, max_tokens=1)
+        assert sorted(fleet.here()) == ["a", "c"]

@@ -1,0 +1,1 @@
+"""Many models in one server: who is there, who leaves for whom, and sleep."""

@@ -1,0 +1,275 @@
+"""Models on their way in and out: room is made, one is loaded, and others come back if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.errors import ZSEError
+from zse.serve.admin.loading import LoadInProgressError, LoadOrder, ModelLoader, close_model
+from zse.serve.admin.memory import room_for_models
+from zse.serve.fleet.errors import ModelUnavailableError
+from zse.serve.fleet.turns import Resident, who_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from zse.models.memory import MemoryEstimate
+    from zse.serve.fleet.seats import Seat
+    from zse.serve.models import TableEntry
+    from zse.serve.state import AppState
+
+LOG = logging.getLogger("zse.serve")
+
+_LOOK_SECONDS = 0.25
+"""Work that no request holds any more, such as a step of one that was cancelled, is looked for."""
+_NEWEST_WEIGHT = 0.3
+
+
+class Moves:
+    """Moves one model at a time: whoever does holds ``moving``.
+
+    Args:
+        seats: Of the models that may leave, by their names.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self, state: AppState, seats: Mapping[str, Seat], *, clock: Callable[[], float]
+    ) -> None:
+        self._state = state
+        self._seats = seats
+        self._clock = clock
+        self._news = asyncio.Event()
+        self._estimates: dict[str, tuple[tuple[int, ...], MemoryEstimate]] = {}
+        self.moving = asyncio.Lock()
+        self.usual_seconds = 1.0
+        """What bringing a model lately took, waiting for others included."""
+
+    def tell(self) -> None:
+        """Have whoever waits look again: a model became free, or somebody asked for another."""
+        self._news.set()
+
+    def entry_of(self, seat: Seat) -> TableEntry | None:
+        """Return a model that is there and takes requests."""
+        entry = self._entry(seat.name)
+        return None if entry is None or entry.is_hidden else entry
+
+    def file_state(self, seat: Seat) -> tuple[int, ...]:
+        """Return what changes with a model's file; nothing where it is no file of this machine."""
+        try:
+            found = Path(seat.placed.reference).stat()
+        except (OSError, ValueError):
+            return ()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    # --- in -------------------------------------------------------------------------------------
+
+    async def bring(self, seat: Seat) -> None:
+        """Load a model, in place of others where there is no room.
+
+        Its file is looked at before anybody leaves for it.
+
+        Raises:
+            ZSEError: It cannot be loaded; those who left for it are there again.
+        """
+        began = self._clock()
+        since = seat.since if seat.waiting else began
+        estimate = await self._estimate(seat)
+        gone: list[Seat] = []
+        seat.is_loading = True
+        try:
+            await self._make_room(seat, estimate, since, gone)
+            await self._load(seat, estimate)
+        except BaseException:
+            await self._bring_back(gone)
+            raise
+        finally:
+            seat.is_loading = False
+        seconds = self._clock() - began
+        self.usual_seconds += (seconds - self.usual_seconds) * _NEWEST_WEIGHT
+        self._state.metrics.observe("model_swap", seconds, seat.name)
+        facts = {"model": seat.name, "left": [one.name for one in gone], "seconds": seconds}
+        LOG.info("model brought", extra=facts)
+
+    async def _estimate(self, seat: Seat) -> MemoryEstimate:
+        file_state = self.file_state(seat)
+        known = self._estimates.get(seat.name)
+        if known is not None and file_state and known[0] == file_state:
+            return known[1]
+        estimate = await asyncio.to_thread(self._loader.estimate, self._order_of(seat))
+        self._estimates[seat.name] = file_state, estimate
+        return estimate
+
+    async def _load(self, seat: Seat, estimate: MemoryEstimate | None = None) -> None:
+        load = None
+        while load is None:
+            if (entry := self._entry(seat.name)) is not None:  # an admin was faster
+                if not entry.is_hidden:
+                    return
+                await self._news_within(_LOOK_SECONDS)
+                continue
+            try:
+                load = self._loader.begin(self._order_of(seat, estimate))
+            except LoadInProgressError:  # an admin's
+                await self._loader.settled()
+        await load.wait()
+        if (entry := self._entry(seat.name)) is not None:
+            await self._add_adapters(seat, entry)
+            seat.facts = {"created": entry.model.created, "max_context": entry.model.max_context}
+
+    def _order_of(self, seat: Seat, estimate: MemoryEstimate | None = None) -> LoadOrder:
+        return LoadOrder(
+            placed=seat.placed,
+            name=seat.name,
+            aliases=seat.aliases,
+            estimate=estimate,
+            shares=self._shares,
+            is_awaited=True,
+        )
+
+    @property
+    def _shares(self) -> int:
+        """Among how many models, this one included, the memory that is left is shared out."""
+        places = min(self._state.options.fleet.max_resident or 1, len(self._seats))
+        return max(1, places - len(self._state.models))
+
+    async def _add_adapters(self, seat: Seat, entry: TableEntry) -> None:
+        """Give a model the adapters again that it had when it left."""
+        from zse.serve.adapters import as_model
+
+        state, model = self._state, entry.model
+        for name, folder in seat.adapters.items():
+            adapters = model.engine.adapters(state.options.load.lora)
+            try:
+                adapter = await asyncio.to_thread(adapters.load, name, folder)
+                state.models.put_adapter(entry, as_model(model, adapter))
+            except ZSEError as error:
+                LOG.warning("an adapter is missing: %s", error, extra={"adapter": name})
+
+    async def _bring_back(self, gone: list[Seat]) -> None:
+        """Load those again who left in vain; the last one that was asked first."""
+        for seat in reversed(gone):
+            try:
+                await self._load(seat)
+            except ZSEError as error:
+                LOG.warning("a model did not come back: %s", error, extra={"model": seat.name})
+
+    # --- out ------------------------------------------------------------------------------------
+
+    async def _make_room(
+        self, seat: Seat, estimate: MemoryEstimate, since: float, gone: list[Seat]
+    ) -> None:
+        turn_seconds = self._state.options.fleet.model_turn
+        while not await self._has_room(estimate):
+            leave = who_leaves(self._residents(), asked_since=since, turn_seconds=turn_seconds)
+            if leave is None:
+                raise ModelUnavailableError(
+                    f"There is no room for the model '{seat.name}' beside those that do not leave.",
+                    hint="Pin fewer models, or raise --max-resident or the memory for models.",
+                )
+            seconds = leave.at - self._clock()
+            if seconds > 0:
+                await self._news_within(seconds)
+                continue
+            patience = seat.patience_seconds(self._state.options.fleet.model_wait)
+            try:
+                await self.let_leave(leave.name, patience_seconds=patience)
+            except ModelUnavailableError:
+                seat.give_up()
+                raise
+            gone.append(self._seats[leave.name])
+
+    async def _has_room(self, estimate: MemoryEstimate) -> bool:
+        state, most = self._state, self._state.options.fleet.max_resident
+        if not len(state.models):
+            return True  # nobody is in the way; loading says what does not fit
+        if most and len(state.models) >= most:
+            return False
+        room = await asyncio.to_thread(room_for_models, state.options, state.models)
+        return room.holds(estimate)
+
+    def _residents(self) -> Iterator[Resident]:
+        for entry in self._state.models:
+            seat = self._seats.get(entry.model.name)
+            if seat is not None and not seat.is_pinned and not entry.is_hidden:
+                yield Resident(
+                    name=seat.name,
+                    last_asked=entry.last_asked,
+                    since=entry.since,
+                    is_free=entry.is_free,
+                )
+
+    async def let_leave(self, name: str, *, patience_seconds: float) -> None:
+        """Let a model end its answers and give its memory back; it takes no further ones.
+
+        Raises:
+            ModelUnavailableError: They did not end in time; it takes requests again.
+        """
+        entry, models = self._entry(name), self._state.models
+        if entry is None:
+            return
+        models.hide(entry)
+        entry.model.uses.on_free = self.tell
+        deadline = self._clock() + patience_seconds
+        try:
+            while not entry.is_free:
+                if (left := deadline - self._clock()) <= 0:
+                    raise ModelUnavailableError(
+                        f"The answers of the model '{name}' did not end in "
+                        f"{patience_seconds:.0f} s.",
+                        hint="Ask again later.",
+                    )
+                await self._news_within(min(left, _LOOK_SECONDS))
+        except BaseException:
+            models.show(entry)
+            raise
+        await self._close(entry)
+
+    async def _close(self, entry: TableEntry) -> None:
+        seat, model = self._seats[entry.model.name], entry.model
+        found = {name: one.adapter for name, one in entry.adapters.items()}
+        seat.adapters = {name: one.folder for name, one in found.items() if one is not None}
+        seat.facts = {"created": model.created, "max_context": model.max_context}
+        self._loader.shelf.put(model)
+        self._state.models.remove(entry)
+        await asyncio.to_thread(close_model, entry)
+
+    def _entry(self, name: str) -> TableEntry | None:
+        return next((one for one in self._state.models if one.model.name == name), None)
+
+    async def _news_within(self, seconds: float) -> None:
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    @property
+    def _loader(self) -> ModelLoader:
+        return self._state.one_of(ModelLoader)
+
+    # --- what is kept of models that left -------------------------------------------------------
+
+    def forget(self) -> None:
+        """Drop what a quick return stands on: tokenizers, and the files' pages in memory."""
+        self._loader.shelf.clear()
+        for seat in self._seats.values():
+            _drop_pages(seat.placed.reference)
+
+
+def _drop_pages(reference: str) -> None:
+    """Have the kernel forget the pages of a file; those that others have mapped stay."""
+    try:
+        descriptor = os.open(reference, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return  # a repository, an object, a built-in
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        LOG.debug("pages stay in memory", extra={"model": reference})
+    finally:
+        os.close(descriptor)

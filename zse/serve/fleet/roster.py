@@ -1,0 +1,120 @@
+"""The models that a server may hold, as its command line names them.
+
+Nothing is opened here: what is wrong with a file is told to who asks for its model, and at the
+start for the model that the server begins with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse.errors import UsageError
+from zse.models.resolve import SUFFIX
+from zse.serve.admin.places import Folder, PlacedModel
+from zse.serve.load import model_name_of
+from zse.serve.models import DEFAULT_ALIAS
+from zse.server_options import ServeOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.settings import Settings
+
+
+def with_start_model(settings: Settings) -> Settings:
+    """Return settings whose model is the one that a server with a roster begins with.
+
+    Raises:
+        UsageError: As ``roster_of``.
+    """
+    options = settings.serve
+    if not options.fleet.models:
+        return settings
+    first = roster_of(options)[0]
+    options = replace(options, model=first.reference, served_model_name=first.name)
+    return replace(settings, serve=options)
+
+
+def roster_of(options: ServeOptions) -> tuple[PlacedModel, ...]:
+    """Return the models of ``--models``, the one that the server begins with first.
+
+    That is MODEL, where it is given, else the first that is pinned, else the first.
+
+    Raises:
+        UsageError: There is no such file or folder, two have one name, or a pin is none of them.
+    """
+    found: dict[str, PlacedModel] = {}
+    for placed in _named(options):
+        taken = found.setdefault(placed.name, placed)
+        if taken.reference != placed.reference:
+            raise UsageError(
+                f"--models has two models named {placed.name!r}: {taken.reference} and "
+                f"{placed.reference}",
+                hint="Give one of them another name: NAME=PATH.",
+            )
+    if not found:
+        raise UsageError(
+            "--models names a folder without .zse files",
+            hint="Name a folder with .zse files, or NAME=PATH.",
+        )
+    _check_pins(options, found)
+    first = _first(options, found)
+    return first, *(placed for placed in found.values() if placed is not first)
+
+
+def _named(options: ServeOptions) -> Iterator[PlacedModel]:
+    if not options.fleet.models:
+        yield _start_model(options)
+    for text in options.fleet.models:
+        yield from _models_of(text)
+
+
+def _models_of(text: str) -> Iterator[PlacedModel]:
+    name, separator, reference = text.partition("=")
+    if not separator:
+        name, reference = "", text
+    path = Path(reference).expanduser()
+    if not name and path.is_dir() and not (path / "config.json").is_file():
+        for model in Folder(path).listed():
+            if model.reference.endswith(SUFFIX):
+                yield replace(model, name=model_name_of(model.reference))
+        return
+    name = name or model_name_of(reference)
+    if name == DEFAULT_ALIAS or not name.isprintable():
+        raise UsageError(f"--models names a model {name!r}", hint="Give it another name.")
+    is_path = reference.endswith(SUFFIX) and "://" not in reference
+    if is_path and not path.is_file():
+        raise UsageError(f"--models names {reference}, which is not there")
+    yield PlacedModel(name=name, reference=str(path) if is_path else reference)
+
+
+def _check_pins(options: ServeOptions, found: dict[str, PlacedModel]) -> None:
+    pins, most = set(options.fleet.pins), options.fleet.max_resident
+    if unknown := sorted(pins - found.keys()):
+        raise UsageError(
+            f"--pin names {unknown[0]!r}, which is no model of --models",
+            hint=f"Name one of {', '.join(found)}.",
+        )
+    if most and len(pins) >= most and len(found) > len(pins):
+        raise UsageError(
+            f"{len(pins)} pinned models leave no room for others of --max-resident {most}",
+            hint="Pin fewer, or raise --max-resident.",
+        )
+
+
+def _first(options: ServeOptions, found: dict[str, PlacedModel]) -> PlacedModel:
+    asked = options.model
+    for placed in found.values():
+        if asked in (placed.name, placed.reference):
+            return placed
+    if asked != ServeOptions().model:
+        return _start_model(options)
+    pinned = next((found[name] for name in options.fleet.pins), None)
+    return pinned or next(iter(found.values()))
+
+
+def _start_model(options: ServeOptions) -> PlacedModel:
+    name = options.served_model_name or model_name_of(options.model)
+    return PlacedModel(name=name, reference=options.model)

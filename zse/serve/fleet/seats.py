@@ -1,0 +1,118 @@
+"""A model's seat in the fleet: who waits for it, since when, and what went wrong the last time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from zse.records import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.errors import ZSEError
+    from zse.serve.admin.places import PlacedModel
+    from zse.serve.state import LoadedModel
+
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+class Waiter:
+    """One request that waits for a model.
+
+    Args:
+        name: What it calls the model.
+        arrived: When it came, on the fleet's clock.
+    """
+
+    def __init__(self, name: str, arrived: float) -> None:
+        self.name = name
+        self.arrived = arrived
+        self.answer: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+
+    def give(self, model: LoadedModel) -> None:
+        """Let it go on; its use of the model has begun then, so that nobody takes the model."""
+        if not self.answer.done():
+            model.uses.begin()
+            self.answer.set_result(model)
+
+    def fail(self, error: ZSEError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # whoever waited may be gone
+
+    def leave(self) -> None:
+        """Give up: what it was given meanwhile is given back."""
+        answer = self.answer
+        if answer.cancel() or answer.cancelled() or answer.exception() is not None:
+            return
+        answer.result().uses.end()
+
+
+@record
+class Failure:
+    """A load that failed: it is not tried again at once, unless the file is another one."""
+
+    error: ZSEError
+    until: float
+    """On the fleet's clock."""
+    file_state: tuple[int, ...]
+
+
+class Seat:
+    """One model of the fleet; whether it is there, the table of models says."""
+
+    def __init__(self, placed: PlacedModel, *, aliases: tuple[str, ...], is_pinned: bool) -> None:
+        self.placed = placed
+        self.aliases = aliases
+        self.is_pinned = is_pinned
+        self.waiting: deque[Waiter] = deque()
+        """The first came first."""
+        self.is_loading = False
+        self.adapters: dict[str, Path] = {}
+        """Folders of the adapters that it had when it left, by their names."""
+        self.facts: dict[str, Any] = {}
+        """What /v1/models says of it, from when it was last there."""
+        self.failure: Failure | None = None
+        self._num_failures = 0
+        self._num_given_up = 0
+
+    @property
+    def name(self) -> str:
+        return self.placed.name
+
+    @property
+    def since(self) -> float:
+        """When the oldest of those who wait came."""
+        return self.waiting[0].arrived
+
+    def patience_seconds(self, least: float) -> float:
+        """Return how long it waits for the answers of others: twice as long each time in vain.
+
+        So it gets a place in the end, however long answers are.
+        """
+        return least * float(1 << min(self._num_given_up, 16))
+
+    def give_up(self) -> None:
+        """Note that it waited for others in vain."""
+        self._num_given_up += 1
+
+    def fail(self, error: ZSEError, *, now: float, file_state: tuple[int, ...]) -> None:
+        """Tell all who wait, and whoever asks in the near future."""
+        longest = _LONGEST_PAUSE_SECONDS
+        pause = min(_FIRST_PAUSE_SECONDS * (1 << min(self._num_failures, 10)), longest)
+        self._num_failures += 1
+        self.failure = Failure(error=error, until=now + pause, file_state=file_state)
+        for waiter in self.take_all():
+            waiter.fail(error)
+
+    def succeed(self) -> None:
+        """Forget what went wrong before."""
+        self.failure, self._num_failures, self._num_given_up = None, 0, 0
+
+    def take_all(self) -> list[Waiter]:
+        """Return those who wait; from now on they do so no longer."""
+        waiting, self.waiting = list(self.waiting), deque()
+        return waiting

@@ -1,0 +1,136 @@
+"""Sleep: all models give their memory back until somebody asks, or an admin wakes the server.
+
+As with vLLM, what an admin put to sleep wakes when an admin says so, and requests are told until
+then; what fell asleep because nobody asked wakes for the model that a request names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from zse.serve.admin.loading import ModelBusyError, ModelLoader
+from zse.serve.fleet.errors import ModelUnavailableError, SleepingError
+from zse.serve.fleet.seats import Seat
+
+if TYPE_CHECKING:
+    from zse.serve.fleet.fleet import Fleet
+    from zse.serve.state import AppState
+
+LOG = logging.getLogger("zse.serve")
+
+LEVELS = (1, 2)
+"""The first keeps what a quick return stands on: the pages of the files, tokenizers, kernels. The
+second drops them."""
+_MOST_LOOKS_SECONDS = 1.0
+
+
+class Sleep:
+    """Of one fleet."""
+
+    def __init__(self, state: AppState, fleet: Fleet) -> None:
+        self._state = state
+        self._fleet = fleet
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._before: list[str] = []
+        """Who was there, the default first."""
+        self.level: int | None = None
+        """None where the server is awake."""
+
+    @property
+    def was_asked_for(self) -> bool:
+        """Whether an admin wanted it, so that only an admin ends it."""
+        return not self._awake.is_set()
+
+    def refuse(self) -> None:
+        """Refuse a request while only an admin can wake the server.
+
+        Raises:
+            SleepingError: So it is.
+        """
+        if self.was_asked_for:
+            raise SleepingError("The server is asleep.")
+
+    async def ended(self) -> None:
+        """Wait until no admin wants it."""
+        await self._awake.wait()
+
+    def is_over(self) -> None:
+        """Note that a model has come."""
+        self.level = None
+
+    async def begin(self, level: int) -> None:
+        """Let answers end, then all models leave; until ``end`` requests are refused.
+
+        Raises:
+            ModelBusyError: The answers did not end in the time of a drain; all is as it was.
+        """
+        was_awake = not self.was_asked_for
+        self._awake.clear()
+        try:
+            async with self._fleet.moves.moving:
+                await self._empty(level)
+        except BaseException:
+            if was_awake:
+                self._awake.set()
+            raise
+
+    async def end(self) -> None:
+        """Bring the models back that were there.
+
+        Raises:
+            ModelUnavailableError: One cannot be loaded; requests are taken nevertheless.
+        """
+        self._awake.set()
+        self.level = None
+        names, self._before = self._before, []
+        for name in names:
+            await self._fleet.bring(self._fleet.seats[name])
+
+    async def watch(self, after_seconds: float) -> None:
+        """Fall asleep whenever nobody has asked anything for so long."""
+        look_seconds = min(_MOST_LOOKS_SECONDS, after_seconds / 4)
+        while True:
+            await asyncio.sleep(look_seconds)
+            if not self._is_idle(after_seconds):
+                continue
+            async with self._fleet.moves.moving:
+                if self._is_idle(after_seconds):
+                    await self._empty(LEVELS[0])
+
+    def _is_idle(self, after_seconds: float) -> bool:
+        state, fleet = self._state, self._fleet
+        is_free = all(entry.is_free for entry in state.models)
+        is_quiet = fleet.idle_seconds >= after_seconds and not fleet.num_waiting
+        return self.level is None and len(state.models) > 0 and is_free and is_quiet
+
+    async def _empty(self, level: int) -> None:
+        """Let all models leave; whoever calls holds ``moving``."""
+        self._take_in_others()
+        here = (entry.model.name for entry in self._state.models)
+        names = [name for name in here if name in self._fleet.seats]
+        patience = self._state.options.drain_seconds
+        for name in names:
+            try:
+                await self._fleet.moves.let_leave(name, patience_seconds=patience)
+            except ModelUnavailableError as error:
+                self._before += names[: names.index(name)]
+                raise ModelBusyError(str(error), hint="Put it to sleep later.") from error
+        self._before += names
+        if level == LEVELS[1]:
+            await asyncio.to_thread(self._fleet.moves.forget)
+        self.level = max(level, self.level or 0)
+        self._state.metrics.count("sleeps", str(level))
+        LOG.info("asleep", extra={"level": level, "models": names})
+
+    def _take_in_others(self) -> None:
+        """Give models a seat that an admin loaded beside those of the fleet."""
+        orders = self._state.one_of(ModelLoader).orders
+        for entry in self._state.models:
+            name = entry.model.name
+            if name not in self._fleet.seats and name in orders:
+                order = orders[name]
+                seat = Seat(order.placed, aliases=order.aliases, is_pinned=False)
+                self._fleet.seats[name] = seat
