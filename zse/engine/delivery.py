@@ -48,6 +48,10 @@ class Stream:
         """Of the inbox's loop."""
 
 
+def _ended(*_: object) -> None:
+    """Stand in for an engine that is closed."""
+
+
 class StreamsInFlight:
     """Takes the events of steps to the readers of streams.
 
@@ -112,7 +116,11 @@ class StreamsInFlight:
             self.remove(stream)
 
     def close(self) -> None:
-        """Let go of the loops, behind what was brought to them; in any thread."""
+        """Let go of the loops, behind what was brought to them, and of the engine; in any thread.
+
+        Without a cycle, an engine's memory goes with it: no collector need be waited for.
+        """
+        self._abort = self._cancel = _ended
         doorbells, self._doorbells = self._doorbells, {}
         for doorbell in doorbells.values():
             doorbell.close()

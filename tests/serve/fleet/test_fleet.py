@@ -1,7 +1,9 @@
 """Models that come for requests: names, turns, pins, failures, work in flight."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from dataclasses import replace
 
 import psutil
@@ -98,6 +100,28 @@ def test_swaps_leave_no_descriptor_and_no_thread_behind(fleet):
     for name in "cdab":
         fleet.ask(name, max_tokens=1)
     assert (process.num_fds(), threading.active_count()) == before
+
+
+def test_a_model_that_left_is_gone_without_the_collector(fleet, call, state):
+    gc.collect()
+    gc.disable()
+    try:
+        fleet.ask("a")
+        fleet.ask("a", stream=True)
+        fleet.ask("a", n=3, temperature=1, logprobs=2)
+        call.chat("Hello", model="a", max_tokens=4, stop=["x"])
+        call("POST", "/v1/embeddings", json={"model": "a", "input": ["Hello", "you"]})
+        parts = weakrefs_of(state.models.find("a").model)
+        fleet.ask("b")
+        assert [name for name, part in parts.items() if part() is not None] == []
+    finally:
+        gc.enable()
+
+
+def weakrefs_of(model):
+    core = model.engine._core
+    parts = [model.engine, core, core.runner, core.runner._backend, model.resources[0]._map]
+    return {type(part).__name__: weakref.ref(part) for part in parts}
 
 
 class TestWhereSomethingIsWrong:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 import time
@@ -314,5 +313,4 @@ async def _let_end(entry: TableEntry, patience_seconds: float) -> None:
 def close_model(entry: TableEntry) -> None:
     """Give back the memory of a model that is in the table no longer."""
     entry.model.close()
-    gc.collect()  # weights and KV are large: what refers to itself must not keep them
     LOG.info("model unloaded", extra={"model": entry.model.name})
