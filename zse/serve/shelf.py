@@ -34,6 +34,9 @@ class Shelf:
         self._kept: OrderedDict[Digests, Tokenizer] = OrderedDict()
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def get(self, reader: ModelFile) -> Tokenizer | None:
         """Return the tokenizer of a file, where it is here."""
         with self._lock:

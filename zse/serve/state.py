@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from zse.errors import (
     LoadingError,
@@ -74,6 +74,8 @@ class LoadedModel:
     """What is added to the engine's model for it."""
     parent: str = ""
     """Name of that model, where it is one with an adapter."""
+    status: ClassVar[str] = "loaded"
+    """Of what a fleet lists."""
     resources: tuple[ModelFile, ...] = ()
     """What the engine reads from; closed after it."""
     uses: Uses = field(default_factory=Uses)

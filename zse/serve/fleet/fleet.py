@@ -16,6 +16,7 @@ from zse.errors import DeadlineError, ModelNotFoundError, OverloadedError
 from zse.failures import deliberate
 from zse.serve.admission import MAX_RETRY_SECONDS
 from zse.serve.fleet.errors import ModelUnavailableError
+from zse.serve.fleet.listing import list_models
 from zse.serve.fleet.moves import Moves
 from zse.serve.fleet.roster import roster_of
 from zse.serve.fleet.seats import Seat, Waiter
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from zse.errors import ZSEError
+    from zse.serve.fleet.listing import AbsentModel
     from zse.serve.state import AppState, LoadedModel
 
 LOG = logging.getLogger("zse.serve")
@@ -57,7 +59,7 @@ class Fleet:
         self.seats = {
             placed.name: Seat(
                 placed,
-                aliases=options.aliases if placed is roster[0] else (),
+                aliases=options.aliases if placed == roster[0] else (),
                 is_pinned=placed.name in pins,
             )
             for placed in roster
@@ -80,6 +82,10 @@ class Fleet:
     def idle_seconds(self) -> float:
         """Since a request last named any model."""
         return self._clock() - self._last_asked
+
+    def listed(self) -> list[LoadedModel | AbsentModel]:
+        """Return all models and their adapters, those of the command line first."""
+        return list_models(self._state.models, self.seats)
 
     def refuse_closed(self) -> None:
         """Refuse what cannot be answered until somebody wakes the server.

@@ -120,7 +120,7 @@ class Moves:
         await load.wait()
         if (entry := self._entry(seat.name)) is not None:
             await self._add_adapters(seat, entry)
-            seat.facts = {"created": entry.model.created, "max_context": entry.model.max_context}
+            seat.note(entry.model)
 
     def _order_of(self, seat: Seat, estimate: MemoryEstimate | None = None) -> LoadOrder:
         return LoadOrder(
@@ -234,7 +234,7 @@ class Moves:
         seat, model = self._seats[entry.model.name], entry.model
         found = {name: one.adapter for name, one in entry.adapters.items()}
         seat.adapters = {name: one.folder for name, one in found.items() if one is not None}
-        seat.facts = {"created": model.created, "max_context": model.max_context}
+        seat.note(model)
         self._loader.shelf.put(model)
         self._state.models.remove(entry)
         await asyncio.to_thread(close_model, entry)

@@ -61,7 +61,7 @@ def roster_of(options: ServeOptions) -> tuple[PlacedModel, ...]:
         )
     _check_pins(options, found)
     first = _first(options, found)
-    return first, *(placed for placed in found.values() if placed is not first)
+    return first, *(placed for placed in found.values() if placed != first)
 
 
 def _named(options: ServeOptions) -> Iterator[PlacedModel]:
@@ -105,12 +105,12 @@ def _check_pins(options: ServeOptions, found: dict[str, PlacedModel]) -> None:
 
 
 def _first(options: ServeOptions, found: dict[str, PlacedModel]) -> PlacedModel:
-    asked = options.model
-    for placed in found.values():
-        if asked in (placed.name, placed.reference):
-            return placed
-    if asked != ServeOptions().model:
-        return _start_model(options)
+    start, is_given = _start_model(options), options.model != ServeOptions().model
+    if found.get(start.name) == start:  # chosen before
+        return start
+    if is_given:
+        asked = (one for one in found.values() if options.model in (one.name, one.reference))
+        return next(asked, start)
     pinned = next((found[name] for name in options.fleet.pins), None)
     return pinned or next(iter(found.values()))
 

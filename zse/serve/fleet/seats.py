@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.records import record
 
@@ -73,8 +73,8 @@ class Seat:
         self.is_loading = False
         self.adapters: dict[str, Path] = {}
         """Folders of the adapters that it had when it left, by their names."""
-        self.facts: dict[str, Any] = {}
-        """What /v1/models says of it, from when it was last there."""
+        self.created = self.max_context = 0
+        """As of when it was last there; see ``LoadedModel``."""
         self.failure: Failure | None = None
         self._num_failures = 0
         self._num_given_up = 0
@@ -107,6 +107,10 @@ class Seat:
         self.failure = Failure(error=error, until=now + pause, file_state=file_state)
         for waiter in self.take_all():
             waiter.fail(error)
+
+    def note(self, model: LoadedModel) -> None:
+        """Remember of a model that is there what is told when it is not."""
+        self.created, self.max_context = model.created, model.max_context
 
     def succeed(self) -> None:
         """Forget what went wrong before."""

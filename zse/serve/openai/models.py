@@ -5,31 +5,36 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from zse.errors import ModelNotFoundError
 from zse.serve.http.requests import json_response, state_of
+from zse.serve.models import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from zse.serve.state import LoadedModel
+    from zse.serve.fleet.listing import AbsentModel
+    from zse.serve.state import AppState, LoadedModel
 
 
-def model_entry(model: LoadedModel) -> dict[str, Any]:
+def model_entry(model: LoadedModel | AbsentModel) -> dict[str, Any]:
     """Return OpenAI's model object; ``max_model_len`` is vLLM's addition that tools read.
 
-    So are ``root`` and ``parent``, which say what an adapter is added to.
+    So are ``root`` and ``parent``, which say what an adapter is added to. ``status`` is ours.
     """
+    lengths = {"max_model_len": model.max_context} if model.max_context else {}
     return {
         "id": model.name,
         "object": "model",
         "created": model.created,
         "owned_by": "zse",
-        "max_model_len": model.max_context,
+        **lengths,
+        "status": model.status,
         **({"root": model.parent, "parent": model.parent} if model.parent else {}),
     }
 
 
-def anthropic_entry(model: LoadedModel) -> dict[str, Any]:
+def anthropic_entry(model: LoadedModel | AbsentModel) -> dict[str, Any]:
     """Return Anthropic's model object."""
     return {
         "type": "model",
@@ -37,39 +42,44 @@ def anthropic_entry(model: LoadedModel) -> dict[str, Any]:
         "display_name": model.name,
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.created)),
         "lifecycle": "active",
-        "max_input_tokens": model.max_context,
-        "max_tokens": model.max_context,
+        **(
+            {"max_input_tokens": model.max_context, "max_tokens": model.max_context}
+            if model.max_context
+            else {}
+        ),
     }
 
 
 async def list_models(request: Request) -> Response:
-    state = state_of(request)
-    if state.fleet is not None:
-        from zse.serve.fleet.listing import list_fleet
-
-        return list_fleet(state, is_anthropics=_is_anthropics(request))
-    state.require_model()
-    models = [one for entry in state.models for one in (entry.model, *entry.adapters.values())]
+    models = _models_of(state_of(request))
     if not _is_anthropics(request):
         return json_response({"object": "list", "data": list(map(model_entry, models))})
-    return json_response(anthropic_list(list(map(anthropic_entry, models))))
+    ends = {"first_id": models[0].name, "last_id": models[-1].name, "has_more": False}
+    return json_response({"data": list(map(anthropic_entry, models)), **ends})
 
 
-def anthropic_list(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return Anthropic's list of all models, on one page."""
-    ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"], "has_more": False}
-    return {"data": entries, **ends}
+def _models_of(state: AppState) -> list[LoadedModel | AbsentModel]:
+    if state.fleet is not None:
+        state.require_started()
+        return state.fleet.listed()
+    state.require_model()
+    return [one for entry in state.models for one in (entry.model, *entry.adapters.values())]
 
 
 async def get_model(request: Request) -> Response:
     """Handle one model; its name may hold slashes, and ``default`` is an alias."""
-    state, name = state_of(request), request.path_params["model"]
-    if state.fleet is not None:
-        from zse.serve.fleet.listing import get_of_fleet
-
-        return get_of_fleet(state, name, is_anthropics=_is_anthropics(request))
-    model = state.require_model(name)
+    model = _model_of(state_of(request), request.path_params["model"])
     return json_response(anthropic_entry(model) if _is_anthropics(request) else model_entry(model))
+
+
+def _model_of(state: AppState, name: str) -> LoadedModel | AbsentModel:
+    if state.fleet is None or state.models.has(name):
+        return state.require_model(name)
+    name = state.fleet.default if name == DEFAULT_ALIAS else name
+    found = next((one for one in _models_of(state) if one.name == name), None)
+    if found is None:
+        raise ModelNotFoundError(f"The model '{name[:200]}' does not exist.", param="model")
+    return found
 
 
 def _is_anthropics(request: Request) -> bool:
