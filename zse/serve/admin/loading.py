@@ -239,7 +239,7 @@ class ModelLoader:
         options = self._state.options
         if order.placed.reference != options.model or not options.loras:
             return ()
-        from zse.serve.adapters import parse_named
+        from zse.engine.adapters import parse_named
 
         named, models = parse_named(options.loras), self._state.models
         return tuple(f"{name}={folder}" for name, folder in named.items() if not models.has(name))

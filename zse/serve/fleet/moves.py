@@ -144,6 +144,8 @@ class Moves:
 
         state, model = self._state, entry.model
         for name, folder in seat.adapters.items():
+            if name in entry.adapters:  # the command line names it
+                continue
             adapters = model.engine.adapters(state.options.load.lora)
             try:
                 adapter = await asyncio.to_thread(adapters.load, name, folder)
