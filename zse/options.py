@@ -22,6 +22,7 @@ from zse.records import record
 from zse.units import GIB
 
 KV_DTYPES = ("auto", "fp32", "fp16", "bf16", "int8")
+PREFILL_PRECISIONS = ("auto", "16", "8")
 SPECULATIONS = ("auto", "suffix", "model", "off")
 CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
 MAX_THREADS = 1024
@@ -51,6 +52,12 @@ class DeviceOptions(Checked):
         False,
         "Compute each token alone, so that an answer is the same whatever shares its steps; "
         "prompts take longer",
+    )
+    prefill_precision: str = described(
+        "auto",
+        "Bits of products of more than 256 tokens with quantized matrices on a GPU; auto is 8, and "
+        "16 for encoders and beside --exact-activations",
+        choices=PREFILL_PRECISIONS,
     )
     kernels: str = described(
         "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
@@ -163,6 +170,7 @@ class LoadFields(TypedDict, total=False):
     vram_gib: float
     exact_activations: bool
     deterministic: bool
+    prefill_precision: str
     kernels: str
     kv_gib: float
     kv_dtype: str

@@ -30,7 +30,9 @@ app = App()
 
 
 @app.command("eval")
-@with_flags_of(["device", "threads", "kernels", "kv_dtype", "exact_activations"])
+@with_flags_of(
+    ["device", "threads", "kernels", "kv_dtype", "exact_activations", "prefill_precision"]
+)
 def command(
     *,
     model: Model = "tiny",

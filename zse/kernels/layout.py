@@ -77,6 +77,21 @@ class Plain:
 
 
 @record
+class Turned:
+    """Int8 activations with one scale a token, each run of 128 columns turned.
+
+    See ``zse.kernels.linear.triton.rotate``: a matrix that is turned alike gives the same products.
+    """
+
+    rows: int
+    columns: int
+    codes: int
+    """Address of int8 [rows, columns]."""
+    scales: int
+    """Address of float32 [rows]."""
+
+
+@record
 class Partials:
     """Float32 summands of a matrix product that was split along K; their sum is the result.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -196,3 +197,18 @@ def test_where_every_row_is_single_a_prompt_has_the_bits_of_its_tokens_one_by_on
     assert checked[0] == last[0]
     assert checked[1:] == answer("decode", [draft], 2, 1)
     runner.close()
+
+
+def test_many_rows_are_rounded_to_8_bits_unless_that_is_forbidden(make_pair, monkeypatch):
+    for module in ("plans",):
+        monkeypatch.setattr(f"zse.backends.gpu.{module}.BATCH_ROWS", 2)
+    monkeypatch.setattr("zse.backends.gpu.plans.WIDENED_BYTES", 1 << 18)
+    path = make_pair("qwen2", "int8", **SHAPE).path
+    found = {}
+    for precision in ("auto", "16"):
+        with closing(open_runner(path, prefill_precision=precision)) as runner:
+            found[precision] = as_tensor(runner.logits(PROMPT))
+    with closing(load_runner(path, load_options(device="cpu", exact_activations=True))) as cpu:
+        wanted = as_tensor(cpu.logits(PROMPT))
+    assert not found["auto"].equal(found["16"])
+    assert all((each - wanted).norm() <= 4e-2 * wanted.norm() for each in found.values())

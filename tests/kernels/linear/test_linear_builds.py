@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.kernels.build.builder import build_pack
-from zse.kernels.linear.definitions import MATMUL_STREAM
-from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul, widen
+from zse.kernels.linear.definitions import MATMUL_8BIT_STREAM, MATMUL_STREAM
+from zse.kernels.linear.variants import (
+    VARIANTS,
+    dot,
+    gemv,
+    imma,
+    matmul,
+    matmul_8bit,
+    turn,
+    turn_tokens,
+    widen,
+)
 from zse.kernels.pack import KernelPack
 from zse.kernels.targets import target_named
 
@@ -32,6 +42,12 @@ SOME = (
     widen("int4", 128),
     widen("mxfp4", 32),
     widen("int8", 0),
+    *turn("int4", 128),
+    *turn("nl4_pairs", 32),
+    *turn("int8", 0),
+    turn_tokens(),
+    matmul_8bit("fp32"),
+    matmul_8bit("bf16", bn=256, kernel=MATMUL_8BIT_STREAM),
     matmul("bf16", "bf16", even=True),
     matmul("bf16", "fp32", even=True, bn=256, stages=3, kernel=MATMUL_STREAM),
 )
@@ -42,7 +58,7 @@ def test_what_is_compiled_here_is_in_a_pack() -> None:
 
 
 def test_keys_differ_and_there_are_not_too_many() -> None:
-    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 114
+    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 141
 
 
 @pytest.mark.slow

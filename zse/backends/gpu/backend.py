@@ -202,7 +202,7 @@ class GPUBackend(GPUOperations):
         step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         # What is told to the host stays in 16 bits.
         told = plan.wants_hidden and not self._model.plans.deterministic
-        return replace(step, quantized=False) if told else step
+        return replace(step, rounding="none") if told else step
 
     def _replay(self, plan: StepPlan, forward: Forward) -> CapturedStep:
         bucket = bucket_of(plan.single_rows)
@@ -265,7 +265,7 @@ class GPUBackend(GPUOperations):
             cache=memory.cache,
             states=memory.states,
             sampling=sampling,
-            quantized=self._model.plans.reads_quantized(shape),
+            rounding=self._model.plans.rounding(shape),
         )
 
     def _send(self, plan: StepPlan, shape: InputShape, address: int) -> None:

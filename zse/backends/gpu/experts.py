@@ -192,12 +192,12 @@ class ExpertOperations(Products):
         choice, grouping = area.choice(start), area.grouping(start)
         inputs = step.scratch.plain(rows, mixture.hidden)
         self._norm(step, residual, weights.router_norm or weights.norm, inputs)
-        logits = self._multiply(step, mixture.router, inputs)
+        logits = self._multiply(step, mixture.router, inputs, exact=True)
         if weights.router_norm is not None:
             self._norm(step, residual, weights.norm, inputs)
         gate = None
         if mixture.gate is not None:
-            gate = self._multiply(step, mixture.gate, inputs, start + area.logits)
+            gate = self._multiply(step, mixture.gate, inputs, start + area.logits, exact=True)
         choose(step.launcher, router, logits, choice, gate)
         group_pairs(step.launcher, choice, grouping)
         shared = None
@@ -229,7 +229,7 @@ class ExpertOperations(Products):
         joined: Plain | Partials
         if self._model.plans.widens(inputs.rows):
             joined = Plain(rows=inputs.rows, columns=matrices.up.rows, values=step.scratch.sums)
-            self._multiply_widened(step, matrices.up, inputs, joined.values, "bf16")
+            self._multiply_many(step, matrices.up, inputs, joined.values, "bf16")
         else:
             joined = self._multiply(step, matrices.up, inputs)
         start = step.scratch.experts

@@ -8,7 +8,7 @@ the next matrix reads them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zse.records import record
 
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from zse.kernels.route.launch import Choice
 
 
+Rounding: TypeAlias = Literal["none", "groups", "tokens"]
+"""How what matrices read may be rounded to 8 bits: not at all, with a scale for each 128 columns of
+few rows, or with one for each of many rows, turned."""
+
+
 @record
 class Step:
     """What the operations look up: addresses, sizes, and where their kernels go."""
@@ -42,8 +47,12 @@ class Step:
     """None where sequences have none."""
     sampling: SamplingKind
     """Which sampling kernels the wanted rows need."""
-    quantized: bool
-    """Whether matrices may read int8 activations."""
+    rounding: Rounding
+
+    @property
+    def quantized(self) -> bool:
+        """Whether matrices may read int8 activations of few rows."""
+        return self.rounding == "groups"
 
 
 @dataclass(kw_only=True)

@@ -82,7 +82,8 @@ class GPUOperations(Products):
     ) -> Told:
         """Write the tokens' rows, then add the projection, a layer's columns as a row each."""
         weight, told = weights.projection.weight, step.scratch.told
-        sums = self._multiply(step, weight, self._normalized(step, residual, None, weight))
+        stream = self._normalized(step, residual, None, weight)
+        sums = self._multiply(step, weight, stream, exact=True)
         self._gather(step, weights.table, weight.rows, told, inputs.scale)
         layers, rows = weight.rows // inputs.width, step.shape.rows
         residual_norm(
@@ -199,7 +200,7 @@ class GPUOperations(Products):
         if not isinstance(inputs, Plain):  # 8 bits are too few for what steers a state
             inputs = step.scratch.plain(inputs.rows, inputs.columns)
             self._norm(step, residual, weights.mixer_norm, inputs)
-        gates = self._multiply(step, parts.gates.weight, inputs, step.scratch.gates)
+        gates = self._multiply(step, parts.gates.weight, inputs, step.scratch.gates, exact=True)
 
         def make(output: Activation) -> None:
             linear_attention.mix(step, (projected, gates), parts, layer, output)
@@ -268,7 +269,7 @@ class GPUOperations(Products):
         # In the stream itself a few numbers are so large that 8 bits would lose the others.
         inputs = step.scratch.plain(step.shape.rows, weight.columns)
         self._norm(step, residual, None, inputs)
-        gate, width = self._multiply(step, weight, inputs), weight.rows
+        gate, width = self._multiply(step, weight, inputs, exact=True), weight.rows
 
         def make(output: Activation) -> None:
             activate_times(
@@ -306,7 +307,7 @@ class GPUOperations(Products):
         joined: Plain | Partials
         if isinstance(inputs, Plain) and self._model.plans.widens(inputs.rows):
             joined = Plain(rows=inputs.rows, columns=weight.rows, values=step.scratch.sums)
-            self._multiply_widened(step, weight, inputs, joined.values, "bf16")
+            self._multiply_many(step, weight, inputs, joined.values, "bf16")
         else:
             joined = self._multiply(step, weight, inputs)
         self._adapt(step, linear, inputs, joined)
@@ -335,7 +336,7 @@ class GPUOperations(Products):
         wanted = step.inputs.wanted
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
         logits = step.scratch.logits
-        self._multiply(step, weight, output, logits, max_splits=1)
+        self._multiply(step, weight, output, logits, max_splits=1, exact=True)
         if head.softcap is not None:
             vocab = self._model.spec.vocab_size
             cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)

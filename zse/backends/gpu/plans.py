@@ -25,6 +25,7 @@ from zse.backends.states import states_of
 from zse.backends.types import MAX_DRAFTS, mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
+from zse.kernels.linear.launch_8bit import turned_bytes
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
@@ -32,6 +33,7 @@ from zse.kernels.lm_head_sample.workspace import workspace_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zse.backends.gpu.forward import Rounding
     from zse.backends.gpu.heads import AttentionKind
     from zse.device.facts import DeviceFacts
     from zse.kernels.linear.plan import LinearPlan
@@ -133,10 +135,22 @@ class StepPlans:
         return rows > BATCH_ROWS and not self.deterministic
 
     def reads_quantized(self, shape: InputShape) -> bool:
-        """Whether the matrices of a step may read int8 activations."""
-        if self._options.device.exact_activations:
-            return False
-        return not shape.prefill_rows and (self.deterministic or shape.rows <= QUANTIZED_ROWS)
+        """Whether the matrices of a step may read int8 activations of few rows."""
+        return self.rounding(shape) == "groups"
+
+    def rounding(self, shape: InputShape) -> Rounding:
+        """Return how activations of a step may be rounded.
+
+        Vectors of texts are compared, not sampled from: an encoder stays in 16 bits unless asked.
+        """
+        device = self._options.device
+        if device.exact_activations:
+            return "none"
+        if self.widens(shape.rows):
+            wide = {"8": False, "16": True}.get(device.prefill_precision, self._spec.is_encoder)
+            return "none" if wide else "tokens"
+        few = self.deterministic or shape.rows <= QUANTIZED_ROWS
+        return "groups" if few and not shape.prefill_rows else "none"
 
     def largest_scratch_bytes(self) -> int:
         """Return the scratch memory of the largest step: prefill, or the widest decode."""
@@ -202,13 +216,19 @@ class StepPlans:
             low_rank=low_rank_bytes(model, self._options.lora, shape) if shape.adapter_tiles else 0,
             gates=self._gates_bytes(rows),
             delta=delta.workspace_bytes(shape.prefill_rows) if delta else 0,
-            weights=WIDENED_BYTES if widened else 0,
+            weights=self._weights_bytes(shape, max(columns)) if widened else 0,
             experts=mixtures.routing,
             beside=mixtures.beside,
             logits=wanted * model.vocab_size * 4,
             masks=wanted * mask_bytes(model.vocab_size),
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
         )
+
+    def _weights_bytes(self, shape: InputShape, columns: int) -> int:
+        """Return the room for rows of a matrix, and for activations that are turned beside them."""
+        if self.rounding(shape) != "tokens":
+            return WIDENED_BYTES
+        return max(WIDENED_BYTES, WIDENED_BYTES // 2 + turned_bytes(shape.rows, columns))
 
     @property
     def _told_columns(self) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from zse.kernels.layout import Activation, Partials, Plain
 from zse.kernels.linear.launch import linear, linear_prefill
+from zse.kernels.linear.launch_8bit import linear_8bit, takes_8bit, turn_activations
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.norm.launch import residual_norm, stream_norm
 
@@ -97,11 +98,16 @@ class Products:
         inputs: Activation,
         address: int = 0,
         max_splits: int | None = None,
+        *,
+        exact: bool = False,
     ) -> Partials:
-        """Leave the sums of the product, float32, at ``address``, or where sums of a step go."""
+        """Leave the sums of the product, float32, at ``address``, or where sums of a step go.
+
+        ``exact``: its 16-bit inputs are not rounded, however many rows there are.
+        """
         address = address or step.scratch.sums
         if isinstance(inputs, Plain) and self._model.plans.widens(inputs.rows):
-            self._multiply_widened(step, weight, inputs, address, "fp32")
+            self._multiply_many(step, weight, inputs, address, "fp32", exact=exact)
             return Partials(rows=inputs.rows, columns=weight.rows, splits=1, values=address)
         quantized = not isinstance(inputs, Plain)
         plan = self._model.plans.plan(
@@ -125,9 +131,30 @@ class Products:
             assert self._model.adapters is not None
             self._model.adapters.add(step, linear.name, inputs, outputs)
 
-    def _multiply_widened(
-        self, step: Step, weight: LinearWeight, inputs: Plain, address: int, element: str
+    def _multiply_many(
+        self,
+        step: Step,
+        weight: LinearWeight,
+        inputs: Plain,
+        address: int,
+        element: str,
+        *,
+        exact: bool = False,
     ) -> None:
+        """Leave the product of many rows, in 8 bits where the step's rounding allows them."""
+        if step.rounding == "tokens" and not exact and takes_8bit(weight):
+            turned = step.scratch.turned(inputs.rows, inputs.columns)
+            turn_activations(step.launcher, inputs, turned)
+            linear_8bit(
+                step.launcher,
+                weight,
+                turned,
+                address,
+                element,
+                scratch_address=step.scratch.weights,
+                scratch_bytes=turned.codes - step.scratch.weights,
+            )
+            return
         linear_prefill(
             step.launcher,
             weight,

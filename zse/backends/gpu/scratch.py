@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized
+from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized, Turned
+from zse.kernels.linear.launch_8bit import turned_at, turned_bytes
 from zse.records import record
 from zse.units import align_up
 
@@ -55,7 +56,7 @@ class ScratchSizes:
     delta: int
     """What its kernels hand on to each other."""
     weights: int
-    """Weights widened to 16 bits for prefill."""
+    """Weights for prefill, widened to 16 bits; or turned, and the activations likewise."""
     experts: int
     """Which experts each row goes through, and what a shared one of another width makes."""
     beside: int
@@ -114,6 +115,11 @@ class Scratch:
             scales=self.activations + codes,
             sums=self.activations + codes + scales,
         )
+
+    def turned(self, rows: int, columns: int) -> Turned:
+        """Return the turned activations, which lie at the end of the room for weights."""
+        end = self.weights + self.weights_bytes
+        return turned_at(end - turned_bytes(rows, columns), rows, columns)
 
 
 def activation_bytes(rows: int, columns: int) -> int:

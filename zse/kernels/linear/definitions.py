@@ -149,3 +149,35 @@ WIDEN_INT8 = _kernel(
 )
 MATMUL = _kernel("prefill", "matmul", *_MATMUL)
 MATMUL_STREAM = _kernel("prefill", "matmul_stream", *_MATMUL)
+_MATMUL_8BIT = (
+    pointer("values", "i8"),
+    pointer("token_scales", "fp32"),
+    pointer("weights", "i8"),
+    pointer("row_scales", "fp32"),
+    pointer("outputs", "fp32"),
+    number("tokens"),
+    number("rows"),
+    number("steps"),
+    number("stride"),
+)
+MATMUL_8BIT = _kernel("prefill_8bit", "matmul_8bit", *_MATMUL_8BIT)
+MATMUL_8BIT_STREAM = _kernel("prefill_8bit", "matmul_8bit_stream", *_MATMUL_8BIT)
+_STORED = (pointer("weights", "u8"), pointer("scales", "i32"), pointer("maxima", "fp32"))
+ROW_MAXIMA = _kernel("rotate", "row_maxima", *_STORED, number("rows"), number("blocks"))
+TURN_ROWS = _kernel(
+    "rotate",
+    "turn_rows",
+    *_STORED,
+    pointer("outputs", "i8"),
+    pointer("row_scales", "fp32"),
+    number("rows"),
+    number("blocks"),
+)
+TURN_TOKENS = _kernel(
+    "rotate",
+    "turn_tokens",
+    pointer("values", "bf16"),
+    pointer("outputs", "i8"),
+    pointer("scales", "fp32"),
+    number("row_groups"),
+)

@@ -66,3 +66,26 @@ def dequantize_int8(qweight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def linear(activations: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """Return float64 [M, N] of activations [M, K] and a dequantized matrix [N, K]."""
     return activations.double() @ matrix.double().T
+
+
+def hadamard(size: int) -> torch.Tensor:
+    """Return float64 [size, size] of signs whose rows are orthogonal; a power of two."""
+    found = torch.ones(1, 1, dtype=torch.float64)
+    while found.shape[0] < size:
+        found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)), 0)
+    return found
+
+
+def turn_and_round(rows: torch.Tensor) -> torch.Tensor:
+    """Return float64 [N, K]: each 128 columns turned by ``hadamard``, rounded to int8 by its row.
+
+    The largest number of a row gets code 127; halves are rounded to even.
+    """
+    turned = (rows.double().unflatten(-1, (-1, 128)) @ hadamard(128)).flatten(-2)
+    scales = turned.abs().amax(-1, keepdim=True) / 127.0
+    return torch.round(turned / torch.where(scales > 0, scales, 1.0)) * scales
+
+
+def turned_product(activations: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return float64 [M, N]: the product of both sides turned and rounded to int8."""
+    return turn_and_round(activations) @ turn_and_round(matrix).T / 128.0

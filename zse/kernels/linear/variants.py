@@ -17,7 +17,12 @@ from zse.kernels.linear.definitions import (
     IMMA_FOUR_BIT,
     IMMA_INT8,
     MATMUL,
+    MATMUL_8BIT,
+    MATMUL_8BIT_STREAM,
     MATMUL_STREAM,
+    ROW_MAXIMA,
+    TURN_ROWS,
+    TURN_TOKENS,
     WIDEN_FOUR_BIT,
     WIDEN_INT8,
 )
@@ -42,6 +47,10 @@ COMMON_FORMATS = (
 OTHER_FORMATS = (("int4", 32), ("nf4", 128), ("nf4", 32), ("fp16", 0))
 STEP_COLUMNS = 64
 """Columns of a step of a kernel over whole rows; rows are multiples of it."""
+TURNED_COLUMNS = 128
+"""Columns that are turned together, and of a step of products of 8-bit numbers."""
+TURNED_BLOCKS = 8
+"""Runs of such columns that a program turns of each of its rows."""
 _GEMVS = {
     "int4": GEMV_INT4,
     "nf4": GEMV_NF4,
@@ -165,6 +174,62 @@ def matmul_forms(weights: str, outputs: str, *, even: bool, stream: bool) -> tup
     )
 
 
+def matmul_8bit(
+    outputs: str,
+    *,
+    bm: int = 128,
+    bn: int = 128,
+    stages: int = 3,
+    kernel: Kernel = MATMUL_8BIT,
+) -> Variant:
+    """Return a form for many tokens by products of 8-bit numbers; see ``matmul``."""
+    return variant(
+        kernel,
+        num_warps=8,
+        num_stages=stages,
+        types={"outputs": f"*{outputs}"},
+        BM=bm,
+        BN=bn,
+        BK=TURNED_COLUMNS,
+        GROUPED=8,
+        STAGES=stages,
+        EVEN=True,
+    )
+
+
+def matmul_8bit_forms(outputs: str, *, stream: bool) -> tuple[Variant, ...]:
+    """Return the forms for many tokens, those with the smallest tiles first."""
+    if not stream:
+        return (matmul_8bit(outputs),)
+    return tuple(
+        matmul_8bit(outputs, bn=bn, stages=stages, kernel=MATMUL_8BIT_STREAM)
+        for bn, stages in ((128, 4), (256, 3))
+    )
+
+
+def turn(scheme: str, group: int) -> tuple[Variant, Variant]:
+    """Return the forms that find the largest numbers of turned rows, and that write the rows."""
+    types = (("weights", "*i8"), ("scales", "*fp32"))
+    if scheme in GROUPED_SCHEMES:
+        types = (("weights", "*u8"), ("scales", SCALE[scheme]))
+    constants = (
+        ("SCHEME", scheme),
+        ("SCALED", group or TURNED_COLUMNS),
+        ("BLOCKS", TURNED_BLOCKS),
+        ("BN", 64),
+    )
+    maxima, rows = (
+        Variant(kernel=kernel, constants=constants, num_warps=4, types=types)
+        for kernel in (ROW_MAXIMA, TURN_ROWS)
+    )
+    return maxima, rows
+
+
+def turn_tokens() -> Variant:
+    """Return the form that turns 16-bit activations."""
+    return variant(TURN_TOKENS, num_warps=4, GROUPS=32)
+
+
 def _scheme(scheme: str, group: int) -> Constants:
     if scheme in GROUPED_SCHEMES:
         return (("SCHEME", scheme), ("GROUP", group))
@@ -231,11 +296,16 @@ def _all() -> tuple[Variant, ...]:
                 found += imma_forms(scheme, group, rows)
         if scheme not in PLAIN_SCHEMES:
             found.append(widen(scheme, group))
+            found += turn(scheme, group)
     for weights in PLAIN_SCHEMES:
         for outputs in ("fp32", "bf16"):
             for stream in (False, True):
                 for even in (True, False):
                     found += matmul_forms(weights, outputs, even=even, stream=stream)
+    for outputs in ("fp32", "bf16"):
+        for stream in (False, True):
+            found += matmul_8bit_forms(outputs, stream=stream)
+    found.append(turn_tokens())
     return tuple(dict.fromkeys(found))
 
 

@@ -1,0 +1,130 @@
+"""Products of turned 8-bit numbers are as near to exact ones as int8 can be, outliers or none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from interpreted import InterpretedLauncher  # chooses the interpreter; before triton
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from matrices import Matrix, make_matrix, relative_error
+
+from zse.kernels.layout import Plain
+from zse.kernels.linear.definitions import MATMUL_8BIT_STREAM
+from zse.kernels.linear.launch_8bit import (
+    linear_8bit,
+    turn_activations,
+    turned_at,
+    turned_bytes,
+)
+from zse.kernels.linear.reference import turned_product
+from zse.kernels.linear.variants import matmul_8bit
+
+SCRATCH_ROWS = 200
+
+
+def multiply(matrix: Matrix, values: torch.Tensor, output_type: str = "fp32") -> torch.Tensor:
+    """Return [tokens, rows] of bfloat16 activations, by slabs of at most ``SCRATCH_ROWS`` rows."""
+    tokens, columns = values.shape
+    launcher = InterpretedLauncher()
+    codes = torch.zeros(turned_bytes(tokens, columns), dtype=torch.uint8)
+    turned = turned_at(codes.data_ptr(), tokens, columns)
+    plain = Plain(rows=tokens, columns=columns, values=values.data_ptr())
+    turn_activations(launcher, plain, turned)
+    dtype = torch.float32 if output_type == "fp32" else torch.bfloat16
+    outputs = torch.full((tokens, matrix.weight.rows), float("nan"), dtype=dtype)
+    scratch = torch.zeros(SCRATCH_ROWS * (columns + 160), dtype=torch.uint8)
+    linear_8bit(
+        launcher,
+        matrix.weight,
+        turned,
+        outputs.data_ptr(),
+        output_type,
+        scratch_address=scratch.data_ptr() // 16 * 16 + 16,
+        scratch_bytes=scratch.numel() - 16,
+    )
+    return outputs
+
+
+def outlying(tokens: int, columns: int) -> torch.Tensor:
+    """Return activations of which two columns are fifty times as large as the others."""
+    values = torch.randn(tokens, columns, generator=torch.Generator().manual_seed(7))
+    values[:, [3, columns - 5]] *= 50
+    return values.bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "group"),
+    [
+        ("int4", 128),
+        ("int4", 32),
+        ("nf4", 64),
+        ("mxfp4", 32),
+        ("nl4", 32),
+        ("nl4_pairs", 32),
+    ],
+)
+def test_products_of_every_scheme_are_near_to_exact_ones(scheme: str, group: int) -> None:
+    matrix, values = make_matrix(scheme, 16, 256, group), outlying(3, 256)
+    found = multiply(matrix, values)
+    assert relative_error(found, values.double() @ matrix.exact.T) <= 2e-2
+
+
+def test_both_sides_are_rounded_as_the_reference_rounds_them() -> None:
+    matrix, values = make_matrix("int8", 16, 256), outlying(3, 256)
+    assert relative_error(multiply(matrix, values), turned_product(values, matrix.exact)) <= 1e-5
+
+
+def test_outliers_of_a_token_cost_the_others_little() -> None:
+    matrix, values = make_matrix("int4", 32, 512, 128), outlying(4, 512)
+    scale = values.double().abs().amax(-1, keepdim=True) / 127
+    plain = torch.round(values.double() / scale) * scale
+    quiet = torch.ones(512, dtype=torch.float64)
+    quiet[[3, 507]] = 0
+
+    def error(product: torch.Tensor) -> float:
+        """In units of what the quiet columns make."""
+        exact, rest = ((each @ matrix.exact.T) for each in (values.double(), values * quiet))
+        return ((product - exact).norm() / rest.norm()).item()
+
+    assert error(multiply(matrix, values).double()) < error(plain @ matrix.exact.T) / 2
+
+
+def test_the_result_may_have_16_bits_and_the_last_slab_fewer_rows() -> None:
+    matrix, values = make_matrix("int4", 272, 128, 128), outlying(2, 128)
+    found = multiply(matrix, values, "bf16")
+    assert relative_error(found, values.double() @ matrix.exact.T) <= 2e-2
+
+
+def test_a_token_and_a_row_of_zeros_stay_zeros() -> None:
+    matrix, values = make_matrix("int8", 16, 128), outlying(2, 128)
+    matrix.kept[0][5] = 0
+    values[1] = 0
+    found = multiply(matrix, values)
+    assert not found[1].any()
+    assert not found[:, 5].any()
+    assert found[0, :5].all()
+
+
+def test_programs_that_stay_write_every_tile_and_nothing_past_the_end() -> None:
+    tokens, rows, columns, wide = 37, 80, 256, 96
+    generator = torch.Generator().manual_seed(3)
+    values, weights = (
+        torch.randint(-127, 128, (count, columns), generator=generator, dtype=torch.int8)
+        for count in (tokens, rows)
+    )
+    token_scales, row_scales = torch.rand(tokens) + 0.5, torch.rand(rows) + 0.5
+    outputs = torch.full((tokens + 1, wide), float("nan"))
+    form = matmul_8bit("fp32", bm=16, bn=32, stages=2, kernel=MATMUL_8BIT_STREAM)
+    addresses = [each.data_ptr() for each in (values, token_scales, weights, row_scales, outputs)]
+    InterpretedLauncher().launch(
+        form, (2, 1, 1), *addresses, tokens, rows // 16, columns // 128, wide // 16
+    )
+    wanted = values.double() @ weights.double().T * token_scales[:, None] * row_scales[None, :]
+    assert relative_error(outputs[:tokens, :rows], wanted) <= 1e-6
+    assert outputs[tokens:].isnan().all()
+    assert outputs[:, rows:].isnan().all()

@@ -1,0 +1,165 @@
+"""How to launch products of 8-bit numbers, for many tokens. Neither torch nor triton is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.errors import UnsupportedModelError
+from zse.kernels.layout import Turned
+from zse.kernels.linear.costs import costs_on
+from zse.kernels.linear.definitions import MATMUL_8BIT_STREAM
+from zse.kernels.linear.launch import STREAM_TARGET
+from zse.kernels.linear.plan import tile_of
+from zse.kernels.linear.variants import (
+    TURNED_BLOCKS,
+    TURNED_COLUMNS,
+    matmul_8bit_forms,
+    turn,
+    turn_tokens,
+)
+from zse.kernels.linear.weight import EVEN_ROWS, GROUPED_SCHEMES, SCALE_BYTES
+from zse.units import align_up
+
+if TYPE_CHECKING:
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.layout import Plain
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.kernels.variant import Variant
+
+MOST_CHUNKS = 32
+"""Most programs that share a row of the matrix while it is turned."""
+_ALIGNMENT = 256
+
+
+def takes_8bit(weight: LinearWeight) -> bool:
+    """Whether a matrix can be turned and multiplied in 8 bits; those of 16 bits stay what they are.
+
+    Also those whose rows are not whole vectors, or too long.
+    """
+    is_stored = weight.scheme in GROUPED_SCHEMES or weight.scheme == "int8"
+    is_whole = weight.columns % TURNED_COLUMNS == 0 and weight.rows % EVEN_ROWS == 0
+    return is_stored and is_whole and _chunks(weight) <= MOST_CHUNKS
+
+
+def turned_bytes(rows: int, columns: int) -> int:
+    """Return the bytes of ``Turned`` activations."""
+    return align_up(rows * columns, _ALIGNMENT) + align_up(rows * 4, _ALIGNMENT)
+
+
+def turned_at(address: int, rows: int, columns: int) -> Turned:
+    """Return activations that lie at an address, ``turned_bytes`` of them."""
+    scales = address + align_up(rows * columns, _ALIGNMENT)
+    return Turned(rows=rows, columns=columns, codes=address, scales=scales)
+
+
+def turn_activations(launcher: Launcher, inputs: Plain, output: Turned) -> None:
+    """Write 16-bit activations as ``Turned`` ones; columns are multiples of 128."""
+    launcher.launch(
+        turn_tokens(),
+        (inputs.rows, 1, 1),
+        inputs.values,
+        output.codes,
+        output.scales,
+        inputs.columns // TURNED_COLUMNS,
+    )
+
+
+def linear_8bit(
+    launcher: Launcher,
+    weight: LinearWeight,
+    inputs: Turned,
+    outputs_address: int,
+    output_type: str,
+    *,
+    scratch_address: int,
+    scratch_bytes: int,
+) -> None:
+    """Multiply many tokens with a matrix [N, K] that ``takes_8bit``, a slab of its rows at a time.
+
+    Args:
+        inputs: Activations [T, K].
+        outputs_address: Where [T, N] goes.
+        output_type: ``fp32`` or ``bf16``.
+        scratch_address: Where turned rows of the matrix may lie.
+        scratch_bytes: Bytes there.
+
+    Raises:
+        UnsupportedModelError: The scratch holds too few rows of the matrix.
+    """
+    form, slab = _cut(launcher, weight, inputs.rows, output_type, scratch_bytes)
+    tile_rows, tile_tokens = tile_of(form)
+    element_bytes = 4 if output_type == "fp32" else 2
+    for first in range(0, weight.rows, slab):
+        rows = min(slab, weight.rows - first)
+        scales = _turn_rows(launcher, weight, first, rows, scratch_address)
+        programs = -(-inputs.rows // tile_tokens) * -(-rows // tile_rows)
+        if form.kernel is MATMUL_8BIT_STREAM:
+            programs = min(programs, launcher.device.multiprocessors)
+        launcher.launch(
+            form,
+            (programs, 1, 1),
+            inputs.codes,
+            inputs.scales,
+            scratch_address,
+            scales,
+            outputs_address + first * element_bytes,
+            inputs.rows,
+            rows // EVEN_ROWS,
+            weight.columns // TURNED_COLUMNS,
+            weight.rows // EVEN_ROWS,
+        )
+
+
+def _cut(
+    launcher: Launcher, weight: LinearWeight, tokens: int, output_type: str, scratch_bytes: int
+) -> tuple[Variant, int]:
+    """Return the form of the product, and how many rows of the matrix it takes at a time.
+
+    As few slabs as fit, all but the last alike; of the forms that whose tiles end first.
+    """
+    stream = launcher.device.target == STREAM_TARGET
+    forms = matmul_8bit_forms(output_type, stream=stream)
+    fitting = (scratch_bytes - 2 * _ALIGNMENT) // (weight.columns + 4 + 4 * _chunks(weight))
+    widest = tile_of(forms[-1])[0]
+    if fitting < min(weight.rows, widest):
+        raise UnsupportedModelError(
+            f"the scratch of {scratch_bytes} bytes holds {fitting} turned rows of "
+            f"{weight.columns} columns, expected at least {widest}"
+        )
+    slabs = 1 if fitting >= weight.rows else -(-weight.rows // (fitting // widest * widest))
+    slab = align_up(-(-weight.rows // slabs), widest)
+    processors, rounds = launcher.device.multiprocessors, costs_on(launcher.device).tile_rounds
+    found = []
+    for order, form in enumerate(forms):
+        tile_rows, tile_tokens = tile_of(form)
+        tiles = -(-min(slab, weight.rows) // tile_rows) * -(-tokens // tile_tokens)
+        found.append((-(-tiles // processors) * rounds.get(tile_rows, 1.0), order, form))
+    return min(found, key=lambda entry: entry[:2])[2], slab
+
+
+def _turn_rows(
+    launcher: Launcher, weight: LinearWeight, first: int, rows: int, address: int
+) -> int:
+    """Write turned rows of the matrix at an address; return that of their scales."""
+    scale_bytes, row_bytes = 4, weight.columns
+    if weight.scheme in GROUPED_SCHEMES:
+        scale_bytes = SCALE_BYTES[weight.scheme] * (weight.columns // weight.group_size)
+        row_bytes = weight.columns // 2
+    scales = address + align_up(rows * weight.columns, _ALIGNMENT)
+    maxima = scales + align_up(rows * 4, _ALIGNMENT)
+    find, write = turn(weight.scheme, weight.group_size)
+    blocks = weight.columns // TURNED_COLUMNS
+    grid = (_chunks(weight), -(-rows // _tile_rows(find)), 1)
+    stored = (weight.weights + first * row_bytes, weight.scales + first * scale_bytes, maxima)
+    launcher.launch(find, grid, *stored, rows, blocks)
+    launcher.launch(write, grid, *stored, address, scales, rows, blocks)
+    return scales
+
+
+def _tile_rows(form: Variant) -> int:
+    """Return the rows of the matrix that a program turns."""
+    return int(dict(form.constants)["BN"])
+
+
+def _chunks(weight: LinearWeight) -> int:
+    return -(-weight.columns // (TURNED_COLUMNS * TURNED_BLOCKS))
