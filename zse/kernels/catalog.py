@@ -13,6 +13,7 @@ from zse.kernels.delta import variants as delta
 from zse.kernels.embed import variants as embed
 from zse.kernels.experts import variants as experts
 from zse.kernels.gate_up import variants as gate_up
+from zse.kernels.latent import variants as latent
 from zse.kernels.linear import variants as linear
 from zse.kernels.lm_head_sample import variants as lm_head_sample
 from zse.kernels.low_rank import variants as low_rank
@@ -37,6 +38,7 @@ FOLDERS = (
     experts,
     delta,
     pool,
+    latent,
 )
 
 
