@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from gpu_facts import H200, L4
 from interpreted import InterpretedLauncher
 from paged_cache import Tables, angles, relative_error
 
-from zse.device.facts import DeviceFacts
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.launch import PrefillTiles
 from zse.kernels.attention.reference import TOLERANCE
@@ -34,6 +34,9 @@ from zse.kernels.layout import BLOCK_TOKENS, PagedCache, Partials, Plain, Quanti
 from zse.kernels.linear.weight import LinearWeight
 from zse.kernels.norm.reference import dequantize
 from zse.kernels.rope_store.reference import INT8_CACHE_TOLERANCE, rotate
+
+if TYPE_CHECKING:
+    from zse.device.facts import DeviceFacts
 
 EPSILON, SPLITS, SCALE = 1e-6, 2, 0.07
 ELEMENTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -237,9 +240,7 @@ def check_prefill(case: Case) -> None:
 @pytest.mark.parametrize("quantized", [False, True])
 def test_a_token_attends_to_all_before_it(splits: int, quantized: bool) -> None:
     check_decode(
-        Case(
-            chunks=((70, 1), (0, 1)), splits=splits, quantized_cache=quantized, bias=True
-        )
+        Case(chunks=((70, 1), (0, 1)), splits=splits, quantized_cache=quantized, bias=True)
     )
 
 

@@ -111,6 +111,14 @@ class Query:
 
 
 @record
+class WideQueries:
+    """Queries of all rows of a step, as wide as what is kept of a token where that is a latent."""
+
+    address: int
+    """Of bfloat16 [rows, heads, columns kept]; sums of latents take their place."""
+
+
+@record
 class Deferred:
     """Activations that are made when it is known how they will be read."""
 

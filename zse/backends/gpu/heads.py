@@ -32,6 +32,18 @@ def attentions_of(spec: ModelSpec) -> Mapping[int, AttentionSpec]:
     return {index: mixer for index, mixer in mixers.items() if is_attention(mixer)}
 
 
+def latent_attentions_of(spec: ModelSpec) -> Mapping[int, AttentionSpec]:
+    """Return those of ``attentions_of`` that keep a latent in place of keys and values."""
+    attentions = attentions_of(spec).items()
+    return {index: each for index, each in attentions if each.latent is not None}
+
+
+def kinds_of(spec: ModelSpec) -> Mapping[int, AttentionKind]:
+    """Return the kind of each layer's attention that keeps keys and values, by number."""
+    attentions = attentions_of(spec).items()
+    return {index: kind_of(each) for index, each in attentions if each.latent is None}
+
+
 def kind_of(attention: AttentionSpec) -> AttentionKind:
     parts: list[HeadPart] = ["query"]
     if attention.is_gated:

@@ -1,4 +1,4 @@
-"""What only some models have: linear attention, experts, adapters, vectors of whole texts.
+"""What only some models have: experts, linear and latent attention, adapters, vectors of texts.
 
 What computes them is imported here and nowhere else, for a model that has them: a start imports
 nothing that its model does without.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.heads import latent_attentions_of
 from zse.backends.operations import is_attention
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.delta import LinearAttention
     from zse.backends.gpu.experts import ExpertOperations
     from zse.backends.gpu.inputs import InputShape
+    from zse.backends.gpu.latent import LatentOperations, LatentPlans
     from zse.backends.gpu.mixture import Mixture
     from zse.backends.gpu.mixture_plans import MixturePlans
     from zse.backends.gpu.model import DeviceModel
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.texts import TextOperations
     from zse.backends.states import StateLayout
     from zse.backends.types import SequenceChunk
+    from zse.device.facts import DeviceFacts
     from zse.device.gpu import Gpu
     from zse.kernels.linear.weight import LinearWeight
     from zse.models.layer_spec import LayerSpec
@@ -45,6 +48,8 @@ def import_kinds(spec: ModelSpec) -> None:
     if not all(is_attention(layer.mixer) for layer in spec.layers):
         import zse.backends.gpu.delta
         import zse.backends.gpu.state_pool
+    if latent_attentions_of(spec):
+        import zse.backends.gpu.latent
     if spec.is_encoder:
         import zse.backends.gpu.texts  # noqa: F401 - all for their effect
 
@@ -59,6 +64,26 @@ def obstacles(layer: LayerSpec) -> Iterator[str]:
         from zse.backends.gpu.delta import delta_obstacles
 
         yield from delta_obstacles(layer.mixer)
+    elif layer.mixer.latent is not None:
+        from zse.backends.gpu.latent import latent_obstacles
+
+        yield from latent_obstacles(layer.mixer)
+
+
+def latent_plans_of(spec: ModelSpec, facts: DeviceFacts, max_context: int) -> LatentPlans | None:
+    if not (attentions := latent_attentions_of(spec)):
+        return None
+    from zse.backends.gpu.latent import LatentPlans
+
+    return LatentPlans(attentions, facts, max_context)
+
+
+def latent_operations_of(model: DeviceModel) -> LatentOperations | None:
+    if (plans := model.plans.latents) is None:
+        return None
+    from zse.backends.gpu.latent import LatentOperations
+
+    return LatentOperations(model, plans)
 
 
 def linear_attention_of(states: StateLayout) -> LinearAttention | None:

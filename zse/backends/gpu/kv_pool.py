@@ -2,9 +2,10 @@
 
 A layer holds keys ``[num_blocks, kv_heads, 32, head_dim]``, then values of the same shape, in
 bfloat16; or both in int8, followed by their float16 scales ``[num_blocks, kv_heads, 32,
-head_dim / 32]``. Layers with a window have fewer blocks than those that see everything
-(``zse.backends.kv_groups``). One more block than the engine knows of stands at the end: padding
-rows of a captured step write there, and tables name it where a window has moved on.
+head_dim / 32]``. Where a latent is kept it is the key, and there are no values. Layers with a
+window have fewer blocks than those that see everything (``zse.backends.kv_groups``). One more block
+than the engine knows of stands at the end: padding rows of a captured step write there, and tables
+name it where a window has moved on.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class LayerKV:
     head_dim: int
     dtype: str
     """``bf16`` or ``int8``."""
+    has_values: bool = True
+    """False: they are columns of the keys."""
 
     def parts(self, num_blocks: int) -> tuple[int, int, int, int]:
         """Return the offsets of values, key scales, value scales, and the end, each aligned."""
@@ -42,25 +45,28 @@ class LayerKV:
         scaled = self.dtype == "int8"
         part = align_up(elements * (1 if scaled else 2), _ALIGNMENT)
         scales = align_up(elements // SCALE_CHANNELS * 2, _ALIGNMENT) if scaled else 0
-        return part, 2 * part, 2 * part + scales, 2 * part + 2 * scales
+        tensors = 1 + self.has_values
+        end = tensors * (part + scales)
+        return part, tensors * part, end - scales, end
 
     def at(self, address: int, num_blocks: int) -> PagedCache:
         values, key_scales, value_scales, _ = self.parts(num_blocks)
         scaled = self.dtype == "int8"
         return PagedCache(
             keys=address,
-            values=address + values,
+            values=address + values if self.has_values else 0,
             key_scales=address + key_scales if scaled else 0,
-            value_scales=address + value_scales if scaled else 0,
+            value_scales=address + value_scales if scaled and self.has_values else 0,
         )
 
     def pieces(self, cache: PagedCache) -> Iterator[tuple[int, int]]:
         """Yield the address of each part of a cache, and the bytes of a block in it."""
         elements = self.kv_heads * BLOCK_SIZE * self.head_dim
-        for address in (cache.keys, cache.values):
+        tensors = 1 + self.has_values
+        for address in (cache.keys, cache.values)[:tensors]:
             yield address, elements * (1 if cache.quantized else 2)
         if cache.quantized:
-            for address in (cache.key_scales, cache.value_scales):
+            for address in (cache.key_scales, cache.value_scales)[:tensors]:
                 yield address, elements // SCALE_CHANNELS * 2
 
 
@@ -106,6 +112,7 @@ def layout_for(
             kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
             dtype="bf16" if index in kept_layers else dtype,
+            has_values=attention.latent is None,
         )
     return KVLayout(layers=layers, readers=readers, groups=groups)
 

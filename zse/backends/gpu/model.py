@@ -93,6 +93,7 @@ class DeviceModel:
         self.attentions = {
             index: self._attention(index, attention)
             for index, attention in attentions_of(spec).items()
+            if attention.latent is None
         }
         self.mixtures = mixtures_of(spec, weights.linears, weights.vectors)
         self._counters = gpu.allocate(self.plans.counters_bytes)
@@ -109,12 +110,16 @@ class DeviceModel:
                 sinks=self.weights.vector(sinks) if sinks is not None else 0,
                 whole=not attention.is_causal,
             ),
-            cosines_sines=self._rotary[rope].address if rope is not None else 0,
+            cosines_sines=self.angles(rope) if rope is not None else 0,
             rotary_dim=rope.rotary_dim if rope is not None else 0,
             value_epsilon=attention.value_norm_epsilon or 0.0,
             norms_all_heads=norms_all_heads(attention),
             can_quantize=attention_output_can_be_quantized(kind.shape),
         )
+
+    def angles(self, rope: RoPESpec) -> int:
+        """Return the address of the table of angles of one of the model's ropes."""
+        return self._rotary[rope].address
 
     def limits(self, cache: KVPool) -> StepLimits:
         """Return what chunks of a step over a cache may ask for."""

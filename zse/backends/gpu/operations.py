@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
-from zse.backends.gpu.kinds import expert_operations_of
+from zse.backends.gpu.kinds import expert_operations_of, latent_operations_of
 from zse.backends.gpu.products import Products
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from zse.backends.gpu.forward import Added
+    from zse.backends.gpu.forward import Added, WideQueries
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundEmbedding, BoundLinear, BoundNorm
     from zse.backends.handles import (
@@ -53,6 +53,7 @@ class GPUOperations(Products):
         self.ends = model.ends
         self._layers = model.layers
         self._experts = expert_operations_of(model)
+        self._latents = latent_operations_of(model)
         self._results = results
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
@@ -116,11 +117,14 @@ class GPUOperations(Products):
         self,
         step: Step,
         qkv: Projected,
-        attention: AttentionSpec,  # noqa: ARG002 - the model has its rotary table
+        attention: AttentionSpec,
         weights: LayerWeights,
         layer: int,
-    ) -> Query:
+    ) -> Query | WideQueries:
         """Rotate and store the prefill rows; attention does it for decode rows itself."""
+        if attention.latent is not None:
+            assert self._latents is not None
+            return self._latents.store(step, qkv, attention, weights, layer)
         # Without keys of its own a layer norms queries alone; the kernel looks at no other norm.
         norms = weights.q_norm and (weights.q_norm, weights.k_norm or weights.q_norm)
         own = self._model.attentions[layer]
@@ -142,12 +146,15 @@ class GPUOperations(Products):
     def attention(
         self,
         step: Step,
-        query: Query,
-        attention: AttentionSpec,  # noqa: ARG002 - the model has its rules
-        weights: LayerWeights,  # noqa: ARG002 - it needs none
+        query: Query | WideQueries,
+        attention: AttentionSpec,
+        weights: LayerWeights,
         layer: int,
     ) -> Deferred:
         """Return attention, to be computed when its reader is known."""
+        if not isinstance(query, Query):
+            assert self._latents is not None
+            return self._latents.attention(step, query, attention, weights, layer)
         model, own = self._model, self._model.attentions[layer]
         shape = own.kind.shape
 

@@ -27,7 +27,7 @@ def outlier_layers(source: ByteSource, header: ZSEHeader, spec: ModelSpec) -> se
     norms = {}
     for index, attention in cached_attentions(spec).items():
         bias = attention.qkv.bias
-        if bias is None:
+        if bias is None or attention.latent is not None:  # whose norm comes behind the bias
             return set()
         first = attention.query_columns * (1 + attention.is_gated)
         count = attention.kv_columns

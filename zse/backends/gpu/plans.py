@@ -10,9 +10,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
-from zse.backends.gpu.heads import attentions_of, kind_of, ropes_of
+from zse.backends.gpu.heads import kinds_of, ropes_of
 from zse.backends.gpu.inputs import InputShape
-from zse.backends.gpu.kinds import linear_attention_of, low_rank_bytes, mixture_plans_of
+from zse.backends.gpu.kinds import (
+    latent_plans_of,
+    linear_attention_of,
+    low_rank_bytes,
+    mixture_plans_of,
+)
 from zse.backends.gpu.scratch import (
     BATCH_ROWS,
     MixtureBytes,
@@ -68,15 +73,15 @@ class StepPlans:
         options: LoadOptions,
         tuning: Tuning | None = None,
     ) -> None:
-        kinds = {index: kind_of(attention) for index, attention in attentions_of(spec).items()}
-        self.attention_kinds = kinds
-        """Of each layer that has attention, by number."""
-        self._kinds = tuple(dict.fromkeys(kinds.values()))
+        self.attention_kinds = kinds_of(spec)
+        """Of each layer that keeps keys and values, by number."""
+        self._kinds = tuple(dict.fromkeys(self.attention_kinds.values()))
         states = states_of(spec, options)
         self.deltas = states.shapes
         """The numbers of each layer that has linear attention, by number."""
         self.linear_attention = linear_attention_of(states)
         self.max_context = options.batch.max_context or spec.max_position
+        self.latents = latent_plans_of(spec, facts, self.max_context)
         self._spec = spec
         self._linears = linears
         self.facts = facts
@@ -103,7 +108,7 @@ class StepPlans:
         rows = self.most_single_rows
         routing = self.mixtures.counters_bytes if self.mixtures else 0
         counted = (decode_counters_bytes(rows, kind.shape) for kind in self._kinds)
-        return max([routing, *counted])
+        return max([4, routing, *counted])
 
     def decode_splits(self, rows: int, kind: AttentionKind) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
@@ -211,7 +216,7 @@ class StepPlans:
                 ]
             ),
             told=rows * self._told_columns * 4,
-            query=shape.prefill_rows * self._query_columns * 2,
+            query=self._queries_bytes(shape),
             attention=self._attention_bytes(shape.decode_rows),
             low_rank=low_rank_bytes(model, self._options.lora, shape) if shape.adapter_tiles else 0,
             gates=self._gates_bytes(rows),
@@ -236,15 +241,17 @@ class StepPlans:
         inputs = self._spec.embedding.layer_inputs
         return 0 if inputs is None else inputs.table.shape[1]
 
-    @property
-    def _query_columns(self) -> int:
-        return max((kind.shape.query_columns for kind in self._kinds), default=0)
+    def _queries_bytes(self, shape: InputShape) -> int:
+        columns = max((kind.shape.query_columns for kind in self._kinds), default=0)
+        wide = self.latents.queries_bytes(shape.rows) if self.latents else 0
+        return max(shape.prefill_rows * columns * 2, wide)
 
     def _attention_bytes(self, rows: int) -> int:
         if not rows:
             return 0
         splits = [(kind.shape, self.decode_splits(rows, kind)) for kind in self._kinds]
-        return max((decode_partials_bytes(rows, *each) for each in splits), default=0)
+        latents = self.latents.partials_bytes(rows) if self.latents else 0
+        return max([latents, *(decode_partials_bytes(rows, *each) for each in splits)])
 
     def _gates_bytes(self, rows: int) -> int:
         """Return the bytes of the steps and decays of one layer's linear attention."""
@@ -268,6 +275,7 @@ class StepPlans:
             # a mixer of tokens reads.
             columns = [kind.shape.qkv_columns for kind in self._kinds]
             columns += [shape.input_columns for shape in self.deltas.values()]
+            columns += [self.latents.summed_columns] if self.latents else []
             narrow = max(self._spec.hidden_size, self._told_columns, *columns)
             return rows * max(weight.rows * 2, narrow * 4)
         forms = [False]
@@ -276,13 +284,14 @@ class StepPlans:
         return max(self.plan(weight, rows, quantized=form).output_bytes for form in forms)
 
     def _distinct_linears(self) -> list[LinearWeight]:
-        """Return one matrix of each form, but the head's and experts', which are counted apart."""
+        """Return one matrix of each form, but those that are counted apart."""
         inputs = self._spec.embedding.layer_inputs
         before = "" if inputs is None else inputs.projection.weight.name
-        stacks = self.mixtures.stacks if self.mixtures else ()
+        others = {*(self.mixtures.stacks if self.mixtures else ())}
+        others.update(self.latents.expansions if self.latents else ())
         seen = {
             weight.form: weight
             for name, weight in self._linears.items()
-            if name == before or (name.startswith("layers.") and name not in stacks)
+            if name == before or (name.startswith("layers.") and name not in others)
         }
         return list(seen.values())

@@ -80,8 +80,6 @@ def _attention_obstacles(
     has_own_keys = attention.kv_of_layer is None
     if not attention.is_causal and not _is_of_texts(attention):
         yield where, "attention to what follows, of heads that no encoder has"
-    if attention.latent is not None:
-        yield where, "keys and values that are made of a latent"
     if attention.kv_of_layer is not None:
         other = cached.get(attention.kv_of_layer)
         if other is None or kept_heads(other) != kept_heads(attention):

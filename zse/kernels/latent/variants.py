@@ -167,8 +167,15 @@ def query_norm_variant(*, quantized: bool) -> Variant:
 
 def wide_queries_variant(element: str, *, rows: int) -> Variant:
     """Return the form for matrices of an element, and for so many rows a program."""
-    types = {"expansion": ELEMENTS[element]}
-    return variant(WIDE_QUERIES, types=types, **_WIDTHS, **_HEADS, ROWS=rows, COLUMNS=COLUMNS)
+    return variant(
+        WIDE_QUERIES,
+        num_warps=4 if rows == FEW_ROWS else 8,
+        types={"expansion": ELEMENTS[element]},
+        **_WIDTHS,
+        **_HEADS,
+        ROWS=rows,
+        COLUMNS=COLUMNS,
+    )
 
 
 def values_variant(element: str, *, rows: int, quantized: bool) -> Variant:

@@ -103,9 +103,7 @@ def store_attended(softmax, queries, lines, exists, KEPT: tl.constexpr, PLAIN: t
     """Store sums of latents over the first columns of their queries."""
     column = tl.arange(0, softmax.attended.shape[1])[None, :]
     values = to_bf16(softmax.attended / softmax.total[:, None], PLAIN)
-    tl.store(
-        queries + lines[:, None] * KEPT + column, values, mask=exists[:, None] & (column >= 0)
-    )
+    tl.store(queries + lines[:, None] * KEPT + column, values, mask=exists[:, None] & (column >= 0))
 
 
 @triton.jit

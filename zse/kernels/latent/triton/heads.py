@@ -22,8 +22,7 @@ from zse.kernels.triton.parts import (
 @triton.jit
 def like(values, weights, PLAIN: tl.constexpr):
     """Return float32 values in the type of some weights, of 16 bits."""
-    narrow = to_bf16(values, PLAIN) if weights.dtype == tl.bfloat16 else values.to(weights.dtype)
-    return narrow
+    return to_bf16(values, PLAIN) if weights.dtype == tl.bfloat16 else values.to(weights.dtype)
 
 
 @triton.jit
@@ -58,7 +57,9 @@ def wide_queries(
         weights = tl.load(expansion + source + made[None, :])
         product = tl.zeros((ROWS, COLUMNS), tl.float32)
         product = dot(like(values, weights, PLAIN), weights, product, PLAIN)
-        tl.store(target + made[None, :], to_bf16(product, PLAIN), mask=inside & (made >= 0)[None, :])
+        tl.store(
+            target + made[None, :], to_bf16(product, PLAIN), mask=inside & (made >= 0)[None, :]
+        )
     else:
         half: tl.constexpr = TURNING // 2
         pair = tl.arange(0, half)[None, :]
