@@ -32,7 +32,14 @@ Generated from `zse/models/families` and what each backend says of them. Where a
 yes, it refuses the models before anything is read, for what stands there. The torch backend is
 what tests hold the others against.
 """
-_PUBLISHED = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+_PUBLISHED = {
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 _GPU_SCHEMES = {*PLAIN_SCHEMES, *GROUPED_SCHEMES, "int8"}
 _CPU_SCHEMES = {scheme.name.lower() for scheme in codes.Scheme}
 

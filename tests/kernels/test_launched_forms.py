@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from gpu_facts import A100, H200
+from gpu_facts import A100, H200, L4
 from recorded_launches import TABLES, Recorder, output, packed, sums
 
 from zse.kernels.attention import variants as attention_forms
@@ -35,6 +35,17 @@ from zse.kernels.experts.plan import PairPlan
 from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.gate_up import variants as gate_up_forms
 from zse.kernels.gate_up.launch import activate, activate_times
+from zse.kernels.latent import variants as latent_forms
+from zse.kernels.latent.launch import (
+    LatentRows,
+    latent_decode,
+    latent_prefill,
+    latent_store,
+    latent_values,
+    query_norm,
+    wide_queries,
+)
+from zse.kernels.latent.shape import LatentShape
 from zse.kernels.layout import (
     FAMILY_HEAD_DIMS,
     HEAD_DIMS,
@@ -333,3 +344,30 @@ def test_every_pooling_is_of_one_form() -> None:
         texts = TextRows(count=1, first_rows=0, num_rows=0)
         pool_rows(launcher, 0, texts, 0, hidden=128, pooling=pooling)
     assert launcher.keys == packed(of=pool_forms.VARIANTS)
+
+
+def test_every_form_of_latent_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
+    keys: set[str] = set()
+    for device, heads, scales in product((L4, H200), (16, 128), (0, 16)):
+        launcher, cache = Recorder(device), PagedCache(keys=0, values=0, key_scales=scales)
+        shape = LatentShape(num_heads=heads, rank=512, turning=64, key_dim=128, value_dim=128)
+        attend_to_latents(launcher, shape, cache)
+        keys |= launcher.keys
+    assert keys == packed(of=latent_forms.VARIANTS)
+
+
+def attend_to_latents(launcher: Recorder, shape: LatentShape, cache: PagedCache) -> None:
+    """Launch every kernel of latent attention for a cache of one type."""
+    rows, joined = LatentRows(count=1, cosines_sines=0, positions=0), sums(shape.joined_columns)
+    latent_store(launcher, shape, joined, rows, cache, TABLES, norm_address=0, epsilon=1e-6)
+    latent_decode(launcher, shape, 0, rows, cache, TABLES, scale=1.0, splits=2, partials_address=0)
+    latent_prefill(launcher, shape, 0, cache, TABLES, TILES, scale=1.0)
+    for element, count in product(PLAIN_SCHEMES, (1, 100)):
+        matrix = LinearWeight(scheme=element, rows=256 * shape.num_heads, columns=512, weights=0)
+        many = LatentRows(count=count, cosines_sines=0, positions=0)
+        wide_queries(launcher, shape, sums(shape.query_columns, count), many, matrix, 0)
+        for quantized in EITHER:
+            values = output(shape.value_columns, quantized=quantized, rows=count)
+            latent_values(launcher, shape, 0, matrix, values)
+            target = output(1536, quantized=quantized)
+            query_norm(launcher, shape, joined, target, norm_address=0, epsilon=1e-6)

@@ -42,7 +42,17 @@ _STATES = {
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
 }
+_LATENTS = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 128,
+}
 CHANGES: dict[str, dict[str, Any]] = {
+    "deepseek_v2": _LATENTS,
+    "deepseek_v3": {**_LATENTS, "q_lora_rank": 128},
     "gemma2": {"head_dim": 128},
     "gemma4": {
         "head_dim": 256,
@@ -60,8 +70,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"moe_intermediate_size": 128},
     "qwen3_next": {**_STATES, **_EXPERTS, "head_dim": 256},
 }
-WITHOUT_LOGITS = {*ENCODERS, "deepseek_v2", "deepseek_v3"}
-"""Encoders, whose vectors stand in ``test_encoders.py``, and what a GPU refuses by name."""
 
 
 def prompt(length: int) -> list[int]:
@@ -69,7 +77,7 @@ def prompt(length: int) -> list[int]:
     return torch.randint(3, 1000, (length,), generator=generator).tolist()
 
 
-@pytest.fixture(params=sorted(set(all_families()) - WITHOUT_LOGITS))
+@pytest.fixture(params=sorted(set(all_families()) - set(ENCODERS)))
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

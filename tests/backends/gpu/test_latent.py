@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
 
 TOLERANCE = 2e-2
-TOKENS = [5, 17, 70, 33, 9, 200]
+TOKENS = [5, 17, 70, 33, 9]
 WIDTHS = {
     "hidden_size": 64,
     "intermediate_size": 64,
     "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
     "kv_lora_rank": 512,
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
@@ -81,16 +81,15 @@ def test_prompts_and_tokens_in_one_step_have_the_logits_of_torch(
     spec, path = latent_model(family, **changes), tmp_path / "model.zse"
     write_model(path, spec, "int8")
     expected = torch_logits(path, spec)
-    runner = open_runner(path, spec=spec, kv_dtype=kv_dtype)
+    runner = open_runner(path, spec=spec, kv_dtype=kv_dtype, max_context=32)
     prompt = logits_of_step(runner, (TOKENS[:4], 0, [2]))
-    rest = logits_of_step(runner, (TOKENS[4:5], 4, [2]), (TOKENS[:5], 0, [5]))
-    last = logits_of_step(runner, (TOKENS[5:], 5, [2]))
+    mixed = logits_of_step(runner, (TOKENS[4:], 4, [2]), (TOKENS[:3], 0, [5]))
     runner.close()
-    assert relative_error(torch.cat((prompt, rest[:1], last)), expected) < TOLERANCE
-    assert relative_error(rest[1:], expected[:5]) < TOLERANCE
+    assert relative_error(torch.cat((prompt, mixed[:1])), expected) < TOLERANCE
+    assert relative_error(mixed[1:], expected[:3]) < TOLERANCE
 
 
 def test_widths_that_no_kernel_takes_are_refused_by_name() -> None:
     check_supported(latent_model("deepseek_v2"))
-    with pytest.raises(UnsupportedModelError, match="layer 0 .*latent of 256 columns"):
+    with pytest.raises(UnsupportedModelError, match="a latent of 256 columns"):
         check_supported(latent_model("deepseek_v2", kv_lora_rank=256))

@@ -17,6 +17,7 @@ from zse.kernels.attention.variants import (
 from zse.kernels.build.builder import build_pack
 from zse.kernels.embed.variants import embed_variant
 from zse.kernels.gate_up.variants import activate_times_variant, activate_variant, silu_mul_variant
+from zse.kernels.latent import variants as latent_forms
 from zse.kernels.lm_head_sample.variants import cap_variant
 from zse.kernels.low_rank import variants as low_rank_forms
 from zse.kernels.norm.variants import (
@@ -37,6 +38,8 @@ from zse.kernels.targets import target_named
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from zse.kernels.variant import Variant
 
 
 @pytest.mark.slow
@@ -70,8 +73,25 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         *low_rank_forms.VARIANTS,
         heads_norm_variant(32),
         cap_variant(),
+        *forms_of_latents(name),
     ]
     built = build_pack(target, variants, source_digest="test", cache_dir=tmp_path)
     pack = KernelPack.open(built.data)
     for variant in variants:
         assert pack.entry(variant.key).shared_bytes <= target.shared_limit_bytes
+
+
+def forms_of_latents(name: str) -> list[Variant]:
+    """Return a form of each kernel of latent attention, those that take the most memory."""
+    narrow = name != "sm_90"
+    attending = latent_forms.attend_form(64, narrow=narrow, quantized=False)
+    rows = latent_forms.MANY_ROWS
+    return [
+        latent_forms.store_variant(quantized=True),
+        latent_forms.query_norm_variant(quantized=True),
+        latent_forms.wide_queries_variant("bf16", rows=rows),
+        latent_forms.decode_variant(attending),
+        latent_forms.join_variant(attending),
+        latent_forms.prefill_variant(attending),
+        latent_forms.values_variant("bf16", rows=rows, quantized=True),
+    ]
