@@ -231,7 +231,7 @@ def decode_variant(form: AttendForm, *, num_warps: int = 0, num_stages: int = 0)
 
 def join_variant(form: AttendForm) -> Variant:
     """Return what joins the parts that a decode form leaves."""
-    return variant(JOIN, **_WIDTHS, TOKENS=form.tokens, COLUMNS=COLUMNS, AT_ONCE=16)
+    return variant(JOIN, types=None, **_WIDTHS, TOKENS=form.tokens, COLUMNS=COLUMNS, AT_ONCE=16)
 
 
 def prefill_variant(form: AttendForm, *, num_warps: int = 0, num_stages: int = 0) -> Variant:
