@@ -189,8 +189,7 @@ class LatentOperations(Products):
         assert parts is not None
         assert parts.query is not None
         assert parts.query_norm is not None
-        matrix = parts.query.weight
-        inputs = self._form(step, matrix, step.shape.rows, can_quantize=True)
+        inputs = self._form(step, parts.query.weight, step.shape.rows, can_quantize=True)
         query_norm(
             step.launcher,
             shape,
@@ -200,7 +199,7 @@ class LatentOperations(Products):
             epsilon=parts.query_norm.epsilon,
             bias_address=joined.bias,
         )
-        return self._multiply(step, matrix, inputs)
+        return self._product(step, parts.query, inputs)
 
     def _rows(self, step: Step, attention: AttentionSpec) -> Iterator[tuple[int, LatentRows]]:
         """Yield rows of decode and rows of prompts, each with the first one's number."""
