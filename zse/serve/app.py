@@ -45,7 +45,10 @@ ADMIN_PATHS = (
 )
 
 
-UI_PATHS = ("/dashboard", "/chat", "/login", "/logout", "/ui/{rest:path}")
+UI_PATHS = (
+    *("/dashboard", "/chat", "/models", "/keys", "/requests"),
+    *("/login", "/logout", "/ui/{rest:path}"),
+)
 """Of pages; with ``--no-ui`` there are none."""
 
 

@@ -83,9 +83,11 @@ class Access:
 
     @property
     def asks_for_key(self) -> bool:
-        if self._is_guarded:
-            return bool(self.keyring.known) and self.keyring.is_enabled
-        return True
+        return self.would_ask(self.keyring.known, is_enabled=self.keyring.is_enabled)
+
+    def would_ask(self, keys: Sequence[ApiKey], *, is_enabled: bool) -> bool:
+        """Whether a key is asked for where these exist."""
+        return not self._is_guarded or (bool(keys) and is_enabled)
 
     async def limits(self) -> Limits:
         """Return what counts, imported when the first limited key is shown."""

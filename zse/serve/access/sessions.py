@@ -76,17 +76,18 @@ class Sessions:
         self._now = now
         self._open: OrderedDict[str, Session] = OrderedDict()
 
-    def begin(self, key_id: str) -> str:
-        """Begin a session for who showed a key; return what its cookie holds."""
+    def begin(self, key_id: str) -> tuple[str, Session]:
+        """Begin a session for who showed a key; return what its cookie holds, and the session."""
         token = secrets.token_urlsafe(_RANDOM_BYTES)
         while len(self._open) >= MAX_SESSIONS:
             self._open.popitem(last=False)
-        self._open[digest_of(token.encode())] = Session(
+        session = Session(
             key_id=key_id,
             csrf=secrets.token_urlsafe(_RANDOM_BYTES),
             ends_at=self._now() + SESSION_SECONDS,
         )
-        return token
+        self._open[digest_of(token.encode())] = session
+        return token, session
 
     def end(self, scope: Scope) -> None:
         """End the session of a request, if it has one."""

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
 from zse.serve.access.rules import PAGES
 from zse.serve.access.sessions import COOKIE, SESSION_SECONDS, Sessions
 from zse.serve.admin.guard import refuse_foreign_page
-from zse.serve.http.errors import BadRequestError
 from zse.serve.http.requests import state_of
+from zse.serve.ui.forms import read_form
 from zse.serve.ui.pages import refuse_forged, render
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from zse.serve.access.policy import Access
+    from zse.serve.access.sessions import Session
 
-MAX_FORM_BYTES = 4096
 _HOME = "dashboard"
 _HOME_OF_OTHERS = "chat"
 """Of keys that administer nothing."""
 
 
 async def show_login(request: Request) -> Response:
-    """Ask for a key; whoever needs none goes on."""
+    """Ask for a key; where there is none to be asked for, go on."""
     next_page = _page_named(request.query_params.get("next", ""))
-    if not state_of(request).access.asks_for_key:
+    if not (state_of(request).access.asks_for_key or state_of(request).access.keyring.known):
         return to_page(next_page)
     return render(request, "login.html", next_page=next_page, problem="")
 
@@ -42,10 +41,10 @@ async def log_in(request: Request) -> Response:
         BadRequestError: It is longer than any key.
     """
     refuse_foreign_page(request)
-    form = await _form_of(request)
+    form = await read_form(request)
     next_page = _page_named(form.get("next", ""))
     access = state_of(request).access
-    key = access.keyring.find(form.get("key", "").strip().encode())
+    key = access.keyring.find(form.get("key", "").encode())
     if key is None or key.state(time.time()) != "active":
         problem = "This key lets nobody in."
         return render(request, "login.html", status=401, next_page=next_page, problem=problem)
@@ -70,17 +69,19 @@ async def log_out(request: Request) -> Response:
     return answer
 
 
-def begin_session(request: Request, answer: Response, key_id: str) -> None:
+def begin_session(request: Request, answer: Response, key_id: str) -> Session:
     """Log a browser in with a key."""
+    token, session = sessions_of(state_of(request).access).begin(key_id)
     answer.set_cookie(
         COOKIE,
-        sessions_of(state_of(request).access).begin(key_id),
+        token,
         max_age=SESSION_SECONDS,
         path=_cookie_path(request),
         secure=request.scope.get("scheme") == "https",
         httponly=True,
         samesite="strict",
     )
+    return session
 
 
 def sessions_of(access: Access) -> Sessions:
@@ -102,13 +103,3 @@ def _cookie_path(request: Request) -> str:
 def _page_named(name: str) -> str:
     """Return a page of ours: an address from outside is never gone to."""
     return name if f"/{name}" in PAGES else _HOME
-
-
-async def _form_of(request: Request) -> dict[str, str]:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise BadRequestError(f"The form is longer than {MAX_FORM_BYTES} bytes.")
-    fields = parse_qs(body.decode("latin-1"), max_num_fields=8)
-    return {name: values[-1] for name, values in fields.items()}

@@ -51,6 +51,9 @@ class Link:
 LINKS = (
     Link(path="dashboard", title="Dashboard"),
     Link(path="chat", title="Playground", needs_admin=False),
+    Link(path="models", title="Models"),
+    Link(path="keys", title="API keys"),
+    Link(path="requests", title="Requests"),
     Link(path="docs", title="Documentation", needs_admin=False),
 )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from zse.serve.access.rules import ASSETS
+from zse.serve.ui import audit, keys, models
 from zse.serve.ui.assets import asset
 from zse.serve.ui.conversation_routes import router
 from zse.serve.ui.dashboard import show_dashboard
@@ -29,4 +30,14 @@ def add_pages(app: FastAPI) -> None:
         Route("/dashboard", show_dashboard),
         Route("/chat", show_chat),
         Route("/docs", show_docs),
+        Route("/models", models.show_models),
+        Route("/ui/models", models.show_part),
+        Route("/ui/models/load", models.begin_load, methods=["POST"]),
+        Route("/ui/models/unload", models.begin_unload, methods=["POST"]),
+        Route("/keys", keys.show_keys),
+        Route("/ui/keys", keys.create_key, methods=["POST"]),
+        Route("/ui/keys/asking", keys.switch_asking, methods=["POST"]),
+        Route("/ui/keys/{what}", keys.change_key, methods=["POST"]),
+        Route("/requests", audit.show_requests),
+        Route("/ui/requests", audit.show_part),
     ]

@@ -1,6 +1,6 @@
 // What every page has: the token that goes with each change, the theme, and notices of what failed.
 (() => {
-  const csrf = document.querySelector('meta[name="csrf"]').content;
+  let csrf = document.querySelector('meta[name="csrf"]').content;
 
   /** Ask this server for something; a change carries the page's token. Returns the response, or throws with its message. */
   async function ask(path, options = {}) {
@@ -31,6 +31,18 @@
 
   document.addEventListener("htmx:config:request", (event) => {
     event.detail.ctx.request.headers["x-csrf-token"] = csrf;
+  });
+  // Parts of pages are HTML; a refusal is the API's JSON, which is told and not shown in their place.
+  document.addEventListener("htmx:before:response", (event) => {
+    const { response } = event.detail.ctx;
+    if (response.status === 401) location.assign("login?next=" + location.pathname.split("/").pop());
+    else if (response.headers.get("content-type")?.startsWith("application/json")) messageOf(response.raw ?? response).then(notify);
+    else return;
+    event.preventDefault();
+  });
+  document.addEventListener("zse:session", (event) => { // who made the first key is logged in with it
+    csrf = event.detail.csrf;
+    notify("You are logged in with this key. Keep it before you leave this page.");
   });
   document.addEventListener("htmx:error", () => notify("The server does not answer."));
   document.addEventListener("alpine:init", () => {
