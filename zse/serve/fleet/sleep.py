@@ -123,7 +123,7 @@ class Sleep:
             await asyncio.to_thread(self._fleet.moves.forget)
         self.level = max(level, self.level or 0)
         self._state.metrics.count("sleeps", str(level))
-        LOG.info("asleep", extra={"level": level, "models": names})
+        LOG.info("asleep", extra={"sleep_level": level, "models": names})
 
     def _take_in_others(self) -> None:
         """Give models a seat that an admin loaded beside those of the fleet."""

@@ -1,0 +1,69 @@
+"""Models change places, and sleep, on a GPU: the stub driver stands for it, whose kernels compute
+nothing. It counts what it hands out, so memory that is not given back is seen.
+"""
+
+import shutil
+
+import pytest
+import stub_libcuda
+from sample_packs import write_stub_pack
+
+from zse.quantize.locate import locate_model
+from zse.settings import Settings
+
+pytestmark = pytest.mark.slow
+TOTAL_BYTES = 4 << 30
+
+
+@pytest.fixture(scope="module")
+def served(server_class, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu")
+    (folder / "models").mkdir()
+    model = locate_model("tiny", Settings(cache_dir=folder), quant="int4")
+    for name in "abc":
+        shutil.copy(model, folder / "models" / f"{name}.zse")
+    pack = write_stub_pack(folder / "sm_90.zkp")
+    flags = ["--models", str(folder / "models"), "--max-resident", "1", "--port", "0"]
+    child = server_class(
+        ["-m", "zse.serve", *flags, "--device", "cuda", "--kernels", str(pack)],
+        LD_LIBRARY_PATH=str(stub_libcuda.build().parent),
+        ZSE_STUB_TOTAL=str(TOTAL_BYTES),
+    )
+    try:
+        child.wait_for_line("ready")
+        yield child
+    finally:
+        child.close()
+
+
+def ask(served, name):
+    body = {"model": name, "prompt": [5, 6, 7], "max_tokens": 1}
+    answer = served.http.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == name
+
+
+def left_bytes(served):
+    return served.http.get("/api/models").json()["memory"]["left_bytes"]
+
+
+def test_memory_comes_back_from_every_swap(served):
+    ask(served, "a")
+    before = left_bytes(served)
+    for name in "bcab" * 4 + "a":
+        ask(served, name)
+    assert left_bytes(served) == before
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleeping_server_holds_no_memory_of_models(served, level):
+    ask(served, "b")
+    [loaded] = served.http.get("/api/models").json()["models"]
+    awake = left_bytes(served)
+    assert served.http.post(f"/sleep?level={level}").status_code == 200
+    asleep = left_bytes(served)
+    assert asleep >= awake + sum(loaded["memory_bytes"].values())
+    assert asleep > 0.95 * TOTAL_BYTES
+    assert served.http.post("/wake_up").status_code == 200
+    ask(served, "b")
+    assert left_bytes(served) == awake
