@@ -42,6 +42,19 @@ def test_all_models_are_listed_with_where_they_are(fleet, call, check_error):
     assert "'a', 'b'" in message
 
 
+def test_an_admin_sees_who_is_where_and_why_not(fleet, call, folder):
+    (folder / "c.zse").write_bytes(b"no model")
+    fleet.ask("b")
+    fleet.ask("c")
+    told = call("GET", "/api/models").json()["fleet"]
+    models = {one["name"]: one for one in told["models"]}
+    assert {name: one["status"] for name, one in models.items()} == fleet.statuses()
+    assert models["c"]["error"]
+    assert models["b"]["error"] is None
+    assert (told["max_resident"], told["sleep_level"]) == (1, None)
+    assert told["swap_seconds"] > 0
+
+
 def test_a_server_without_a_model_is_ready_when_it_can_bring_one(call):
     assert call("GET", "/health/ready").status_code == 200
     assert call("GET", "/ping").status_code == 200
