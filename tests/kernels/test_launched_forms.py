@@ -65,7 +65,7 @@ from zse.kernels.low_rank.launch import AdaptedMatrix, AdaptedRows, low_rank
 from zse.kernels.norm import variants as norm_forms
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm, stream_norm
 from zse.kernels.pool import variants as pool_forms
-from zse.kernels.pool.launch import POOLINGS, TextRows, pool_rows
+from zse.kernels.pool.launch import POOLINGS, Scoring, TextRows, pool_rows, score_texts
 from zse.kernels.rope_store import variants as rope_forms
 from zse.kernels.rope_store.launch import rope_store, rope_table
 from zse.kernels.route import variants as route_forms
@@ -338,11 +338,14 @@ def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> N
     assert launcher.keys == packed(of=delta_forms.VARIANTS)
 
 
-def test_every_pooling_is_of_one_form() -> None:
+def test_every_pooling_is_of_one_form_and_scores_are_of_one_for_each_type() -> None:
     launcher = Recorder()
     for pooling in POOLINGS:
         texts = TextRows(count=1, first_rows=0, num_rows=0)
         pool_rows(launcher, 0, texts, 0, hidden=128, pooling=pooling)
+    for scheme in PLAIN_SCHEMES:
+        weight = LinearWeight(scheme=scheme, rows=1, columns=128, weights=0)
+        score_texts(launcher, sums(128), Scoring(is_tanh=True, weight=weight, bias=0), 0)
     assert launcher.keys == packed(of=pool_forms.VARIANTS)
 
 

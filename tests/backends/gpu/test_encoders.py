@@ -32,10 +32,15 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def write_encoder(path: Path, family: str, **own: Any) -> None:
-    """Write a random encoder, whose matrices are INT8."""
+def write_encoder(path: Path, family: str, *, scores: bool = False, **own: Any) -> None:
+    """Write a random encoder, whose matrices are INT8; with a classifier if it ``scores``."""
+    if scores:
+        own["num_labels"] = 1
     config = CONFIG_CLASSES[family](**shape_of(family, **{**SHAPE, **own}))
-    spec = read_checkpoint(config.to_dict() | {"architectures": [ARCHITECTURES[family]]})
+    name = ARCHITECTURES[family]
+    if scores:
+        name = name.removesuffix("Model") + "ForSequenceClassification"
+    spec = read_checkpoint(config.to_dict() | {"architectures": [name]})
     write_model(path, spec, "int8")
 
 
@@ -69,6 +74,20 @@ def test_windows_to_both_sides_have_the_vectors_of_torch(tmp_path: Path) -> None
     check(path, pooling="last")
 
 
+@pytest.mark.parametrize(
+    ("family", "own"),
+    [
+        ("bert", {}),
+        ("modernbert", {"num_hidden_layers": 1, "layer_types": ["full_attention"]}),
+    ],
+)
+def test_a_reranker_has_the_scores_of_torch(
+    family: str, own: dict[str, Any], tmp_path: Path
+) -> None:
+    write_encoder(tmp_path / "model.zse", family, scores=True, **own)
+    check(tmp_path / "model.zse", pooling="first")
+
+
 def test_heads_that_no_kernel_takes_are_refused(tmp_path: Path) -> None:
     write_encoder(tmp_path / "model.zse", "bert", hidden_size=128)
     with pytest.raises(UnsupportedModelError, match="of heads that no encoder has"):
@@ -76,7 +95,7 @@ def test_heads_that_no_kernel_takes_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+@pytest.mark.parametrize("pooling", ["mean", "first", "last", "scores"])
 @pytest.mark.parametrize(
     ("family", "heads"), [("bert", 4), ("bert", 8), ("roberta", 8), ("modernbert", 4)]
 )
@@ -86,7 +105,9 @@ def test_vectors_on_a_gpu_are_those_of_torch(
     path, settings = tmp_path / "model.zse", load_settings()
     own = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": heads}
     layers = {} if family == "modernbert" else {"num_hidden_layers": 3}
-    write_encoder(path, family, **own, **layers, **OWN.get(family, {}))
+    scores = pooling == "scores"
+    pooling = "first" if scores else pooling
+    write_encoder(path, family, scores=scores, **own, **layers, **OWN.get(family, {}))
     texts = [list(range(3, 3 + length)) for length in (300, 1, 64, 17, 129)]
     seconds = [100, None, 30, None, 128]
     reference = load_runner(path, load_options(device="torch", num_blocks=1))
@@ -96,6 +117,7 @@ def test_vectors_on_a_gpu_are_those_of_torch(
     runner = load_runner(path, options, cache_dir=settings.cache_dir)
     for _ in range(2):  # the second time memory is that of the first
         found = torch.tensor(runner.vectors(texts, pooling, seconds))
-        errors = (found - expected).norm(dim=1) / expected.norm(dim=1)
+        sizes = expected.norm() if scores else expected.norm(dim=1)
+        errors = (found - expected).norm(dim=1) / sizes
         assert float(errors.max()) < TOLERANCE
     runner.close()

@@ -289,19 +289,20 @@ class GPUBackend(GPUOperations):
             host.free()
 
     def pool(self, step: Step, residual: Residual, pooling: Pooling) -> Sequence[Sequence[float]]:
-        """Return the vector of each text of a step."""
+        """Return the vector of each text of a step, or its scores."""
         assert self._texts is not None
-        vectors = self._texts.write_vectors(step, residual, self.ends.final_norm, pooling)
-        hidden = self._model.spec.hidden_size
-        length = step.shape.runs * hidden * 4
+        head = self._model.spec.head
+        found = self._texts.write_numbers(step, residual, self.ends, head, pooling)
+        length = step.shape.runs * found.columns * 4
         host = self._gpu.allocate_host(length)
         try:
-            self._gpu.copy_to_host(host.address, vectors, length, self._stream)
+            self._gpu.copy_to_host(host.address, found.address, length, self._stream)
             self._stream.synchronize()
             numbers = memoryview(bytes(host.view[:length])).cast("f")
         finally:
             host.free()
-        return [numbers[at : at + hidden].tolist() for at in range(0, len(numbers), hidden)]
+        each = range(0, len(numbers), found.columns)
+        return [numbers[at : at + found.columns].tolist() for at in each]
 
     def join_rows(self, parts: Sequence[bytes]) -> LogitRows:
         joined = bytearray().join(parts)  # not bytes: a view of it may be written to

@@ -6,7 +6,7 @@ import struct
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from zse.backends.binding import bind_layer, bind_layer_inputs
+from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
 from zse.backends.gpu.kinds import adapter_pool_of, mixtures_of
@@ -83,6 +83,7 @@ class DeviceModel:
             embedding=weights.embedding(spec.embedding),
             final_norm=None if norm is None else weights.norm(norm),
             head=None if head is None else weights.matrix(head),
+            classifier=bind_classifier(spec.head.classifier, weights),
             layer_inputs=None
             if inputs is None
             else bind_layer_inputs(inputs, weights.table(inputs.table), weights),

@@ -213,6 +213,7 @@ class StepPlans:
                 [
                     *(self.sums_bytes(weight, shape) for weight in self._distinct_linears()),
                     mixtures.sums,
+                    self._classifier_bytes(shape.runs),
                 ]
             ),
             told=rows * self._told_columns * 4,
@@ -261,6 +262,13 @@ class StepPlans:
                 weight = self._linears[layer.mixer.gates.weight.name]
                 found = max(found, self.product_bytes(weight, rows))
         return found
+
+    def _classifier_bytes(self, texts: int) -> int:
+        """Return the bytes of the product by which texts are scored, if they are."""
+        classifier = self._spec.head.classifier
+        if classifier is None:
+            return 0
+        return self.product_bytes(self._linears[classifier.dense.weight.name], texts)
 
     def product_bytes(self, weight: LinearWeight, rows: int) -> int:
         """Return the bytes of a product of 16-bit activations, in float32."""

@@ -29,8 +29,6 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
     cached = cached_attentions(spec)
     if not _takes_stream_norm(spec, spec.embedding.norm):
         yield "the embedding", "a norm that no encoder of this width has"
-    if spec.head.classifier is not None:
-        yield "the head", "a classifier of texts"
     if spec.embedding.layer_inputs is not None:
         yield from _input_obstacles(spec.embedding.layer_inputs)
     if spec.is_encoder == (spec.head.pooling == "none"):
