@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import AliasChoices, Field
@@ -17,12 +17,14 @@ from zse.serve.admin.loading import Load, LoadOrder, ModelLoader
 from zse.serve.admin.memory import room_for_models
 from zse.serve.admin.places import MAX_NAME
 from zse.serve.admin.shapes import AskedShape, Shape
-from zse.serve.fleet.fleet import Fleet
 from zse.serve.http.errors import describe
 from zse.serve.http.requests import state_of
 from zse.serve.load import model_name_of
 from zse.serve.models import TableEntry
 from zse.serve.state import AppState
+
+if TYPE_CHECKING:
+    from zse.serve.fleet.fleet import Fleet
 
 router = APIRouter(prefix="/api/models", tags=["models"], dependencies=[Depends(Guard("admin"))])
 
