@@ -79,8 +79,9 @@ def case(family: str, make_pair: Callable[..., Any], tmp_path: Path) -> SimpleNa
 def runners(case: SimpleNamespace) -> Iterator[tuple[ModelRunner, ModelRunner]]:
     kernels = load_settings().serve.load.device.kernels
     options = load_options(
-        device="cuda", num_blocks=64, max_sequences=8, kernels=kernels, lora_gib=0.25
-    )
+        device="cuda", num_blocks=64, max_sequences=8, kernels=kernels, lora_gib=0.25,
+        prefill_precision="16",
+    )  # fmt: skip
     gpu = load_runner(case.path, options, cache_dir=load_settings().cache_dir)
     reference = load_runner(case.path, load_options(device="torch", num_blocks=64))
     yield gpu, reference

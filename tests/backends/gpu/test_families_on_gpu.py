@@ -91,8 +91,9 @@ def pair(request: pytest.FixtureRequest, family: str, make_pair: Callable[..., A
 def runners(pair: Any) -> Iterator[tuple[ModelRunner, ModelRunner]]:
     settings = load_settings()
     options = load_options(
-        device="cuda", num_blocks=64, max_sequences=8, kernels=settings.serve.load.device.kernels
-    )
+        device="cuda", num_blocks=64, max_sequences=8, prefill_precision="16",
+        kernels=settings.serve.load.device.kernels,
+    )  # fmt: skip
     gpu = load_runner(pair.path, options, cache_dir=settings.cache_dir)
     reference = load_runner(pair.path, load_options(device="torch", num_blocks=64))
     yield gpu, reference

@@ -41,7 +41,9 @@ def open_pair(tmp_path: Path) -> Iterator[Callable[..., tuple[ModelRunner, Model
         kernels = load_settings().serve.load.device.kernels
         chosen = (("cuda", kv_dtype, kernels), ("torch", "auto", ""))
         for device, dtype, pack in chosen:
-            options = load_options(device=device, kv_dtype=dtype, num_blocks=64, kernels=pack)
+            options = load_options(
+                device=device, kv_dtype=dtype, num_blocks=64, kernels=pack, prefill_precision="16"
+            )
             runner = load_runner(path, options, cache_dir=load_settings().cache_dir, spec=spec)
             opened.append(runner)
         return opened[0], opened[1]

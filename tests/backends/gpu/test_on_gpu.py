@@ -97,6 +97,7 @@ def runners(case: tuple[Path, str]) -> Iterator[tuple[ModelRunner, ModelRunner]]
             device="cuda",
             num_blocks=64,
             max_sequences=16,
+            prefill_precision="16",  # 8 bits are held against these in test_prefill_on_gpu.py
             kernels=load_settings().serve.load.device.kernels,
         ),
         cache_dir=load_settings().cache_dir,

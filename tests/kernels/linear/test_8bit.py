@@ -21,7 +21,7 @@ from zse.kernels.linear.launch_8bit import (
     turned_at,
     turned_bytes,
 )
-from zse.kernels.linear.reference import turned_product
+from zse.kernels.linear.reference import turn_and_round, turned_product
 from zse.kernels.linear.variants import matmul_8bit
 
 SCRATCH_ROWS = 200
@@ -128,3 +128,17 @@ def test_programs_that_stay_write_every_tile_and_nothing_past_the_end() -> None:
     assert relative_error(outputs[:tokens, :rows], wanted) <= 1e-6
     assert outputs[tokens:].isnan().all()
     assert outputs[:, rows:].isnan().all()
+
+
+def test_gate_and_up_are_activated_where_they_are_turned() -> None:
+    tokens, columns = 3, 384
+    joined = torch.randn(tokens, 2 * columns, generator=torch.Generator().manual_seed(2)).bfloat16()
+    buffer = torch.zeros(turned_bytes(tokens, columns), dtype=torch.uint8)
+    turned = turned_at(buffer.data_ptr(), tokens, columns)
+    plain = Plain(rows=tokens, columns=2 * columns, values=joined.data_ptr())
+    turn_activations(InterpretedLauncher(), plain, turned)
+    gate, up = joined.float().chunk(2, -1)
+    wanted = turn_and_round((torch.nn.functional.silu(gate) * up).bfloat16())
+    codes = buffer[: tokens * columns].view(torch.int8).view(tokens, columns)
+    scales = buffer[-256:].view(torch.float32)[:tokens] * 128
+    assert relative_error(codes.double() * scales.double()[:, None], wanted) <= 2e-3

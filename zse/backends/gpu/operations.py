@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
@@ -12,6 +13,7 @@ from zse.kernels.attention.launch import attention_decode, attention_prefill, ou
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
+from zse.kernels.linear.launch_8bit import turn_activations
 from zse.kernels.lm_head_sample.launch import cap_logits, sample
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
@@ -251,11 +253,9 @@ class GPUOperations(Products):
         post_norm: BoundNorm | None,
     ) -> Residual:
         """Leave the split sums of inputs @ linear^T for the next norm to add."""
-        output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
-        inputs.write(output)
         return Residual(
             address=residual.address,
-            pending=self._product(step, linear, output),
+            pending=self._product_of(step, linear, inputs),
             bias=linear.bias,
             scale=scale,
             post=post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon),
@@ -320,6 +320,10 @@ class GPUOperations(Products):
         self._adapt(step, linear, inputs, joined)
         columns = weight.rows // (1 + mlp.is_gated)
 
+        turn = None
+        if isinstance(joined, Plain) and (mlp.activation, mlp.is_gated) == ("silu", True):
+            turn = None if linear.bias else partial(turn_activations, step.launcher, joined)
+
         def make(output: Activation) -> None:
             activate(
                 step.launcher,
@@ -331,7 +335,12 @@ class GPUOperations(Products):
                 limit=mlp.limit,
             )
 
-        return Deferred(columns=columns, can_quantize=columns % ACTIVATION_GROUP == 0, write=make)
+        return Deferred(
+            columns=columns,
+            can_quantize=columns % ACTIVATION_GROUP == 0,
+            write=make,
+            turn=turn,
+        )
 
     def write_logits(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Write float32 logits of the wanted rows, [wanted, vocab]."""

@@ -11,9 +11,10 @@ from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.norm.launch import residual_norm, stream_norm
 
 if TYPE_CHECKING:
-    from zse.backends.gpu.forward import Residual, Step
+    from zse.backends.gpu.forward import Deferred, Residual, Step
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
+    from zse.kernels.layout import Turned
     from zse.kernels.linear.weight import LinearWeight
 
 
@@ -115,6 +116,19 @@ class Products:
         )
         return linear(step.launcher, weight, inputs, address, plan)
 
+    def _product_of(self, step: Step, linear: BoundLinear, inputs: Deferred) -> Partials:
+        """Leave the sums of a product whose inputs are made now, as it reads them."""
+        weight, rows = linear.weight, step.shape.rows
+        is_narrow = step.rounding == "tokens" and not step.shape.adapter_tiles
+        if inputs.turn is not None and is_narrow and takes_8bit(weight):
+            turned, sums = step.scratch.turned(rows, weight.columns), step.scratch.sums
+            inputs.turn(turned)
+            self._multiply_turned(step, weight, turned, sums, "fp32")
+            return Partials(rows=rows, columns=weight.rows, splits=1, values=sums)
+        output = self._form(step, weight, rows, can_quantize=inputs.can_quantize)
+        inputs.write(output)
+        return self._product(step, linear, output)
+
     def _product(
         self, step: Step, linear: BoundLinear, inputs: Activation, address: int = 0
     ) -> Partials:
@@ -145,15 +159,7 @@ class Products:
         if step.rounding == "tokens" and not exact and takes_8bit(weight):
             turned = step.scratch.turned(inputs.rows, inputs.columns)
             turn_activations(step.launcher, inputs, turned)
-            linear_8bit(
-                step.launcher,
-                weight,
-                turned,
-                address,
-                element,
-                scratch_address=step.scratch.weights,
-                scratch_bytes=turned.codes - step.scratch.weights,
-            )
+            self._multiply_turned(step, weight, turned, address, element)
             return
         linear_prefill(
             step.launcher,
@@ -163,4 +169,17 @@ class Products:
             element,
             scratch_address=step.scratch.weights,
             scratch_bytes=step.scratch.weights_bytes,
+        )
+
+    def _multiply_turned(
+        self, step: Step, weight: LinearWeight, inputs: Turned, address: int, element: str
+    ) -> None:
+        linear_8bit(
+            step.launcher,
+            weight,
+            inputs,
+            address,
+            element,
+            scratch_address=step.scratch.weights,
+            scratch_bytes=inputs.codes - step.scratch.weights,
         )

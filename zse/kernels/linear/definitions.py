@@ -179,5 +179,6 @@ TURN_TOKENS = _kernel(
     pointer("values", "bf16"),
     pointer("outputs", "i8"),
     pointer("scales", "fp32"),
+    number("tokens"),
     number("row_groups"),
 )

@@ -201,10 +201,7 @@ def matmul_8bit_forms(outputs: str, *, stream: bool) -> tuple[Variant, ...]:
     """Return the forms for many tokens, those with the smallest tiles first."""
     if not stream:
         return (matmul_8bit(outputs),)
-    return tuple(
-        matmul_8bit(outputs, bn=bn, stages=stages, kernel=MATMUL_8BIT_STREAM)
-        for bn, stages in ((128, 4), (256, 3))
-    )
+    return matmul_8bit(outputs), matmul_8bit(outputs, bm=256, kernel=MATMUL_8BIT_STREAM)
 
 
 def turn(scheme: str, group: int) -> tuple[Variant, Variant]:
@@ -225,9 +222,9 @@ def turn(scheme: str, group: int) -> tuple[Variant, Variant]:
     return maxima, rows
 
 
-def turn_tokens() -> Variant:
-    """Return the form that turns 16-bit activations."""
-    return variant(TURN_TOKENS, num_warps=4, GROUPS=32)
+def turn_tokens(*, silu: bool = False) -> Variant:
+    """Return the form that turns 16-bit activations, or silu(gate) * up."""
+    return variant(TURN_TOKENS, num_warps=4, SILU=silu, GROUPS=16 if silu else 32)
 
 
 def _scheme(scheme: str, group: int) -> Constants:
@@ -305,7 +302,7 @@ def _all() -> tuple[Variant, ...]:
     for outputs in ("fp32", "bf16"):
         for stream in (False, True):
             found += matmul_8bit_forms(outputs, stream=stream)
-    found.append(turn_tokens())
+    found += [turn_tokens(silu=silu) for silu in (False, True)]
     return tuple(dict.fromkeys(found))
 
 

@@ -1,0 +1,62 @@
+"""A long prompt's products of 8 bits on a GPU: near to those of 16, for every scheme."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from logits import as_tensor
+
+from zse.models.runner import load_runner
+from zse.options import load_options
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import torch
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1000,
+    "max_position_embeddings": 1024,
+    "num_hidden_layers": 3,
+}
+PROMPT = [3 + (7 * place) % 900 for place in range(400)]
+MOST = 0.1
+"""Random weights let every rounding through: 0.05 in the interpreter."""
+
+
+def logits_of(path: Path, precision: str) -> torch.Tensor:
+    settings = load_settings()
+    options = load_options(
+        device="cuda", num_blocks=64, max_sequences=8, prefill_precision=precision,
+        kernels=settings.serve.load.device.kernels,
+    )  # fmt: skip
+    with closing(load_runner(path, options, cache_dir=settings.cache_dir)) as runner:
+        return as_tensor(runner.logits(PROMPT))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("scheme", ["int4", "nf4", "nl4", "mxfp4", "int8"])
+def test_logits_are_near_to_those_of_16_bits(
+    make_pair: Callable[..., Any], family: str, scheme: str
+) -> None:
+    path = make_pair(family, scheme, **SHAPE).path
+    narrow, wide = logits_of(path, "8"), logits_of(path, "16")
+    errors = (narrow - wide).norm(dim=1) / wide.norm(dim=1)
+    assert not narrow.equal(wide)
+    assert float(errors.median()) < MOST
+
+
+def test_matrices_of_16_bits_stay_what_they_are(make_pair: Callable[..., Any]) -> None:
+    path = make_pair("llama", "bf16", **SHAPE).path
+    assert logits_of(path, "8").equal(logits_of(path, "16"))
