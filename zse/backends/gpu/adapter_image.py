@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import time
 from array import array
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 2 * PIECE
 _RECORD_BYTES = 8 * RECORD_NUMBERS
 _SLICE_BYTES = 1 << 16
-"""Numbers are converted in slices, so that the interpreter's lock is held for microseconds."""
+"""Of numbers that are converted in one go, while the interpreter's lock is held."""
 
 
 @record
@@ -133,6 +134,7 @@ def _checked(matrix: PlainMatrix, name: str) -> bytes:
 def _slices(data: bytes) -> Iterator[bytes]:
     for first in range(0, len(data), _SLICE_BYTES):
         yield data[first : first + _SLICE_BYTES]
+        time.sleep(0)  # whoever waits for the interpreter goes first: answers are being written
 
 
 def _narrowed(data: bytes) -> bytes:
