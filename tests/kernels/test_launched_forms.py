@@ -61,7 +61,7 @@ from zse.kernels.linear.plan import candidates
 from zse.kernels.linear.variants import COMMON_FORMATS, OTHER_FORMATS
 from zse.kernels.linear.weight import PLAIN_SCHEMES, LinearWeight
 from zse.kernels.low_rank import variants as low_rank_forms
-from zse.kernels.low_rank.launch import AdaptedMatrix, AdaptedRows, low_rank
+from zse.kernels.low_rank.launch import AdaptedMatrix, AdaptedRows, expand, shrink
 from zse.kernels.norm import variants as norm_forms
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm, stream_norm
 from zse.kernels.pool import variants as pool_forms
@@ -133,7 +133,8 @@ def test_every_form_of_adapters_is_one_that_a_step_asks_for() -> None:
             continue
         tiles = AdaptedRows(tiles=1, tile_rows=adapter_tile_rows(prefill_rows), rows=0, places=0)
         target = sums(256) if element == "fp32" else output(256, quantized=False)
-        low_rank(launcher, matrix, tiles, output(256, quantized=quantized), target, 0)
+        shrink(launcher, matrix, tiles, output(256, quantized=quantized), 0)
+        expand(launcher, matrix, tiles, 256, target, 0)
     assert launcher.keys == packed(of=low_rank_forms.VARIANTS)
 
 

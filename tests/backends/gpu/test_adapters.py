@@ -63,7 +63,8 @@ def case(make_pair: Callable[..., Any], tmp_path: Path) -> SimpleNamespace:
 
 @pytest.fixture
 def runner(case: SimpleNamespace) -> Iterator[ModelRunner]:
-    opened = open_runner(case.path, max_lora_rank=MOST_RANK, lora_gib=2 * case.room / GIB)
+    room = {"max_lora_rank": MOST_RANK, "lora_gib": 2 * case.room / GIB}
+    opened = open_runner(case.path, exact_activations=True, **room)
     yield opened
     opened.close()
 

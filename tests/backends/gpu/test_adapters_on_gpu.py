@@ -11,9 +11,9 @@ import torch
 from logits import as_tensor
 from random_adapters import write_adapter
 
-from zse.engine.llm import LLM
-from zse.engine.request import SamplingParams
+from zse.backends.types import SampledToken, SequenceChunk, StepBatch, kind_of
 from zse.format import ZSEReader
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.lora.modules import places_at_run_time
 from zse.models.lora.read import read_adapter
 from zse.models.runner import ModelRunner, load_runner, spec_of
@@ -57,8 +57,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 """Matrices that lie otherwise: beside experts, turned in the checkpoint, of linear attention."""
 TOLERANCE = 6e-2
 WIDE = {"gemma4": 0.25, "qwen3_5": 0.15}
-NAMES = (None, "one", "two", "three")
 PROMPT = [3 + (7 * place) % 900 for place in range(300)]
+GIVEN = tuple(enumerate(PROMPT[100:112]))
 
 
 @pytest.fixture(params=["llama"])
@@ -124,52 +124,59 @@ def bound(runner: ModelRunner, folder: Path) -> Any:
     return runner.bind_adapter(read_adapter(folder, folder.name, places, max_rank=64))
 
 
-@pytest.fixture
-def llm(case: SimpleNamespace) -> Iterator[LLM]:
-    with LLM(
-        case.path, device="cuda", num_blocks=256, max_sequences=16, loras=case.folders,
-        exact_activations=True, prefix_cache=False,
-    ) as made:  # fmt: skip
-        yield made
+def steps_of(adapters: list[Any]) -> Iterator[StepBatch]:
+    """Yield the steps of one prompt for each adapter, then of tokens that are given."""
+    for tokens, position in ((PROMPT[:40], 0), *(([token], 40 + i) for i, token in GIVEN)):
+        chunks = [
+            SequenceChunk(
+                slot, tokens, position, range(2 * slot, 2 * slot + 2), kind_of(len(tokens)),
+                adapter=adapter,
+            )
+            for slot, adapter in enumerate(adapters)
+        ]  # fmt: skip
+        rows = [[SamplingRow(temperature=0.0, step=position, logprobs=1)] for _ in chunks]
+        yield StepBatch(chunks=chunks, sampling=rows)
 
 
-def answers(llm: LLM, names: list[str | None]) -> list[list[tuple[int, float]]]:
-    """Return the greedy answers to a prompt, with log-probabilities, computed together."""
-    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=0)
-    streams = [llm._open(PROMPT[:40], params, None, name) for name in names]
-    for stream in streams:
-        while not stream.text.is_finished:
-            llm._step(stream)
-    found = [[t for delta in stream.deltas for t in delta.token_ids] for stream in streams]
-    for stream in streams:
-        llm._forget(stream)
-    return found
+def answers(runner: ModelRunner, adapters: list[Any]) -> list[list[SampledToken]]:
+    """Return the likeliest tokens behind a prompt and behind tokens, for each adapter."""
+    found = [runner.execute(step) for step in steps_of(adapters)]
+    return [[token for (token,) in tokens] for tokens in zip(*found, strict=True)]
 
 
-def test_four_kinds_of_answer_in_one_batch_are_what_each_is_alone(llm: LLM) -> None:
-    alone = {name: answers(llm, [name])[0] for name in NAMES}
-    assert len({tuple(one) for one in alone.values()}) == len(NAMES)
-    together = answers(llm, [*NAMES, *NAMES])
-    # A step of more rows may round otherwise, and a random model's likeliest tokens are near.
-    same = sum(found == alone[name] for name, found in zip([*NAMES, *NAMES], together, strict=True))
-    assert [one[0] for one in together] == [alone[name][0] for name in (*NAMES, *NAMES)]
-    assert same >= 6
+def assert_same(found: list[SampledToken], expected: list[SampledToken]) -> None:
+    """Steps of more rows may round otherwise, so the likeliest of two near tokens may be either."""
+    same = [one.token_id == other.token_id for one, other in zip(found, expected, strict=True)]
+    assert sum(same) >= len(same) - 2
+    for one, other in zip(found, expected, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=0.15)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"], indirect=True)
+def test_four_kinds_of_answer_in_one_batch_are_what_each_is_alone(
+    runners: tuple[ModelRunner, ModelRunner], case: SimpleNamespace
+) -> None:
+    gpu, _ = runners
+    kinds = [None, *(bound(gpu, folder) for folder in case.folders.values())]
+    alone = [answers(gpu, [kind])[0] for kind in kinds]
+    assert len({tuple(token.token_id for token in one) for one in alone}) == len(kinds)
+    for found, expected in zip(answers(gpu, kinds * 2), alone * 2, strict=True):
+        assert_same(found, expected)
+    assert answers(gpu, kinds * 2) == answers(gpu, kinds * 2)
 
 
 def test_an_adapter_that_comes_and_goes_fifty_times_leaves_no_memory_behind(
-    llm: LLM, case: SimpleNamespace
+    runners: tuple[ModelRunner, ModelRunner], case: SimpleNamespace
 ) -> None:
-    expected = answers(llm, ["one"])[0]
-    llm.adapters.remove("one")
-    gc.collect()
-    backend = llm._model.core.runner._backend
+    gpu, _ = runners
+    backend: Any = gpu._backend
     ranges = backend._model.adapters._ranges
-    free, device_free = ranges.num_free, backend._gpu.memory()[0]
+    kept = bound(gpu, case.folders["two"])
+    expected = [answers(gpu, [None, bound(gpu, case.folders["one"]), kept]) for _ in range(2)][-1]
+    gc.collect()
+    free, held, graphs = ranges.num_free, gpu.memory_bytes(), set(backend._graphs)
     for _ in range(50):
-        llm.adapters.load("again", case.folders["one"])
-        assert answers(llm, ["again"])[0][:4] == expected[:4]
-        llm.adapters.remove("again")
-        answers(llm, [None])  # the step before it is let go of
+        assert answers(gpu, [None, bound(gpu, case.folders["one"]), kept]) == expected
         gc.collect()
         assert ranges.num_free == free
-    assert backend._gpu.memory()[0] >= device_free - (4 << 20)
+    assert (gpu.memory_bytes(), set(backend._graphs)) == (held, graphs)

@@ -13,8 +13,9 @@ from zse.kernels.layout import ACTIVATION_GROUP, Partials, Plain, Quantized, ada
 from zse.kernels.low_rank.launch import (
     AdaptedMatrix,
     AdaptedRows,
-    low_rank,
+    expand,
     packed_starts,
+    shrink,
     workspace_bytes,
 )
 from zse.kernels.low_rank.reference import add_low_rank
@@ -90,20 +91,19 @@ def added(
         )  # fmt: skip
     found = outputs.clone()
     where = {"rows": len(rows), "columns": sum(PARTS), "values": found.data_ptr()}
-    low_rank(
-        InterpretedLauncher(),
-        AdaptedMatrix(
-            first_record=1, starts=starts.data_ptr(), parts=2, widest_part=max(PARTS),
-            memory=memory.numbers.data_ptr(), most_rank=MOST_RANK,
-        ),
-        AdaptedRows(
-            tiles=len(held_places), tile_rows=tile_rows, rows=held_rows.data_ptr(),
-            places=held_places.data_ptr(),
-        ),
-        given,
-        Plain(**where) if outputs.dtype == torch.bfloat16 else Partials(**where, splits=1),
-        workspace.data_ptr(),
+    matrix = AdaptedMatrix(
+        first_record=1, starts=starts.data_ptr(), parts=2, widest_part=max(PARTS),
+        memory=memory.numbers.data_ptr(), most_rank=MOST_RANK,
     )  # fmt: skip
+    adapted = AdaptedRows(
+        tiles=len(held_places), tile_rows=tile_rows, rows=held_rows.data_ptr(),
+        places=held_places.data_ptr(),
+    )  # fmt: skip
+    launcher, target = InterpretedLauncher(), Partials(**where, splits=1)
+    if outputs.dtype == torch.bfloat16:
+        target = Plain(**where)
+    shrink(launcher, matrix, adapted, given, workspace.data_ptr())
+    expand(launcher, matrix, adapted, columns, target, workspace.data_ptr())
     return found
 
 

@@ -22,8 +22,9 @@ from zse.errors import LoRAError
 from zse.kernels.low_rank.launch import (
     AdaptedMatrix,
     AdaptedRows,
-    low_rank,
+    expand,
     packed_starts,
+    shrink,
     workspace_bytes,
 )
 from zse.kernels.low_rank.variants import PLACE_BYTES, RANKS
@@ -129,21 +130,16 @@ class AdapterPool:
                 stream.synchronize()  # the image goes, and its memory is not pinned
                 adapter.unsent = None
 
-    def add(self, step: Step, name: str, inputs: Activation, outputs: Partials | Plain) -> None:
-        """Add what the rows' adapters have for a matrix to its product."""
-        low_rank(
-            step.launcher,
-            self._by_name[name],
-            AdaptedRows(
-                tiles=step.shape.adapter_tiles,
-                tile_rows=step.shape.adapter_tile_rows,
-                rows=step.inputs.adapter_rows,
-                places=step.inputs.adapter_places,
-            ),
-            inputs,
-            outputs,
-            step.scratch.low_rank,
-        )
+    def shrink(self, step: Step, name: str, inputs: Activation) -> None:
+        """Begin with what the rows' adapters add to the product of a matrix and its inputs."""
+        matrix, adapted = self._by_name[name], _adapted_rows(step)
+        shrink(step.launcher, matrix, adapted, inputs, step.scratch.low_rank)
+
+    def expand(self, step: Step, name: str, inputs: Activation, outputs: Partials | Plain) -> None:
+        """Add the rest of it to the product."""
+        matrix, adapted = self._by_name[name], _adapted_rows(step)
+        scratch = step.scratch.low_rank
+        expand(step.launcher, matrix, adapted, inputs.columns, outputs, scratch)
 
 
 class Ranges:
@@ -188,6 +184,15 @@ class Ranges:
             if length:
                 joined.append((start, length))
         self._free = joined
+
+
+def _adapted_rows(step: Step) -> AdaptedRows:
+    return AdaptedRows(
+        tiles=step.shape.adapter_tiles,
+        tile_rows=step.shape.adapter_tile_rows,
+        rows=step.inputs.adapter_rows,
+        places=step.inputs.adapter_places,
+    )
 
 
 def low_rank_bytes(spec: ModelSpec, options: LoRAOptions, rows_in_tiles: int) -> int:

@@ -311,13 +311,14 @@ class GPUOperations(Products):
         """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
         weight = linear.weight
         inputs = self._normalized(step, residual, norm, weight)
+        self._begin_adapting(step, linear, inputs)
         joined: Plain | Partials
         if isinstance(inputs, Plain) and self._model.plans.widens(inputs.rows):
             joined = Plain(rows=inputs.rows, columns=weight.rows, values=step.scratch.sums)
             self._multiply_many(step, weight, inputs, joined.values, "bf16")
         else:
             joined = self._multiply(step, weight, inputs)
-        self._adapt(step, linear, inputs, joined)
+        self._end_adapting(step, linear, inputs, joined)
         columns = weight.rows // (1 + mlp.is_gated)
 
         turn = None

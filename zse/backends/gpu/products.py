@@ -133,17 +133,24 @@ class Products:
         self, step: Step, linear: BoundLinear, inputs: Activation, address: int = 0
     ) -> Partials:
         """Leave the sums of a product that adapters may add to."""
+        self._begin_adapting(step, linear, inputs)
         sums = self._multiply(step, linear.weight, inputs, address)
-        self._adapt(step, linear, inputs, sums)
+        self._end_adapting(step, linear, inputs, sums)
         return sums
 
-    def _adapt(
+    def _begin_adapting(self, step: Step, linear: BoundLinear, inputs: Activation) -> None:
+        """Begin with what adapters add; the product's kernel fetches weights meanwhile."""
+        if step.shape.adapter_tiles:
+            assert self._model.adapters is not None
+            self._model.adapters.shrink(step, linear.name, inputs)
+
+    def _end_adapting(
         self, step: Step, linear: BoundLinear, inputs: Activation, outputs: Partials | Plain
     ) -> None:
         """Add to a product what the adapters of its rows have for the matrix."""
         if step.shape.adapter_tiles:
             assert self._model.adapters is not None
-            self._model.adapters.add(step, linear.name, inputs, outputs)
+            self._model.adapters.expand(step, linear.name, inputs, outputs)
 
     def _multiply_many(
         self,

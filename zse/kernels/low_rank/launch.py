@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zse.kernels.layout import Activation, Plain
 
 _LEAST_CHUNK = 512
-_MOST_SPLITS = 8
+_MOST_SPLITS = 12
 
 
 @record
@@ -40,6 +40,10 @@ class AdaptedRows:
     places: int
     """Address of int32 [tiles]: where a tile's adapter is, see ``variants.PLACE_BYTES``; -1 for
     none."""
+
+    @property
+    def has_many_rows(self) -> bool:
+        return self.tile_rows == ADAPTER_PROMPT_ROWS
 
 
 @record
@@ -59,54 +63,76 @@ class AdaptedMatrix:
     """Largest rank of an adapter, a multiple of ``RANKS``."""
 
 
-def low_rank(
+def shrink(
     launcher: Launcher,
     matrix: AdaptedMatrix,
     adapted: AdaptedRows,
     inputs: Activation,
-    outputs: Partials | Plain,
     workspace_address: int,
 ) -> None:
-    """Add to a product what the adapters of its rows have for the matrix.
+    """Write what the first matrices of the rows' adapters make of a matrix's inputs.
 
     Args:
-        inputs: What the matrix was multiplied with, [rows, K]; K a multiple of 16. Int8 where
-            tiles are of few rows.
-        outputs: The product [rows, N]; N a multiple of 16. Of summands the first is added to;
-            where tiles are of few rows it is summands.
-        workspace_address: float32, ``workspace_bytes`` of them.
+        inputs: [rows, K]; K a multiple of 16. Int8 where tiles are of few rows.
+        workspace_address: float32, ``workspace_bytes`` of them, which ``expand`` reads.
 
     Raises:
-        UnsupportedModelError: A row of the matrix or of the product is no multiple of 16 long.
+        UnsupportedModelError: A row of the inputs is no multiple of 16 long.
     """
     check_row(inputs.columns, "reads")
-    check_row(outputs.columns, "writes")
-    many, quantized = adapted.tile_rows == ADAPTER_PROMPT_ROWS, isinstance(inputs, Quantized)
-    splits = splits_of(inputs.columns)
-    tiles = (adapted.rows, adapted.places, matrix.memory)
+    quantized = isinstance(inputs, Quantized)
     launcher.launch(
-        shrink_variant(many=many, quantized=quantized),
-        (adapted.tiles, matrix.parts * (matrix.most_rank // RANKS), splits),
+        shrink_variant(many=adapted.has_many_rows, quantized=quantized),
+        (
+            adapted.tiles,
+            matrix.parts * (matrix.most_rank // RANKS),
+            splits_of(inputs.columns),
+        ),
         inputs.codes if isinstance(inputs, Quantized) else inputs.values,
         inputs.scales if isinstance(inputs, Quantized) else 0,
-        *tiles,
+        adapted.rows,
+        adapted.places,
+        matrix.memory,
         workspace_address,
         matrix.first_record,
         inputs.columns,
         _chunk_of(inputs.columns),
         matrix.most_rank,
     )
+
+
+def expand(
+    launcher: Launcher,
+    matrix: AdaptedMatrix,
+    adapted: AdaptedRows,
+    columns: int,
+    outputs: Partials | Plain,
+    workspace_address: int,
+) -> None:
+    """Add to a product what the second matrices make of what ``shrink`` left.
+
+    Args:
+        columns: K, of the inputs.
+        outputs: The product [rows, N]; N a multiple of 16. Of summands the first is added to;
+            where tiles are of few rows it is summands.
+
+    Raises:
+        UnsupportedModelError: A row of the product is no multiple of 16 long.
+    """
+    check_row(outputs.columns, "writes")
     element = "fp32" if isinstance(outputs, Partials) else "bf16"
     launcher.launch(
-        expand_variant(many=many, element=element),
+        expand_variant(many=adapted.has_many_rows, element=element),
         (adapted.tiles, -(-matrix.widest_part // COLUMNS), matrix.parts),
         workspace_address,
-        *tiles,
+        adapted.rows,
+        adapted.places,
+        matrix.memory,
         matrix.starts,
         outputs.values,
         matrix.first_record,
         outputs.columns,
-        splits,
+        splits_of(columns),
         matrix.most_rank,
     )
 
