@@ -39,6 +39,14 @@ GRANITE = {
     "residual_multiplier": 0.4,
     "logits_scaling": 8.0,
 }
+LATENTS = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "first_k_dense_replace": 3,
+}
 CASES = [
     ("llama", "int4", {}),
     ("llama", "nf4", {}),
@@ -62,6 +70,8 @@ CASES = [
     ("smollm3", "int4", {"num_hidden_layers": 2}),
     ("llama", "nl4", {}),
     ("llama", "mxfp4", {}),
+    ("deepseek_v2", "bf16", LATENTS),
+    ("deepseek_v3", "int4", {**LATENTS, "q_lora_rank": 128}),
 ]
 TOLERANCE = {
     "int4": 4e-2,
