@@ -268,7 +268,8 @@ class AppState:
     def is_busy(self) -> bool:
         """Whether an answer is being made, is not yet handed over, or waits for its model."""
         is_waited_for = self.fleet is not None and self.fleet.num_waiting > 0
-        return self.in_flight > 0 or self.num_answering > 0 or is_waited_for
+        is_used = any(entry.model.uses.count for entry in self.models)
+        return self.in_flight > 0 or self.num_answering > 0 or is_waited_for or is_used
 
     def refuse_oversized(self, num_choices: int) -> None:
         """Refuse a request as ``Admission.refuse_oversized`` does."""

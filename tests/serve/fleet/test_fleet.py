@@ -8,8 +8,19 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from random_adapters import write_adapter
 
+from zse.format import ZSEReader
+from zse.models.runner import spec_of
+from zse.serve.adapters import as_model
 from zse.serve.admin.loading import ModelLoader
+
+
+@pytest.fixture
+def adapter_folder(tmp_path, model_files):
+    """A LoRA adapter of the first model."""
+    with ZSEReader(model_files["a"]) as reader:
+        return write_adapter(tmp_path / "adapter", spec_of(reader), seed=1, rank=4)
 
 
 def text_of(answer):
@@ -95,6 +106,44 @@ def own_threads():
         if thread.name.startswith(ending):
             thread.join(10)
     return sorted(one.name for one in threading.enumerate() if one.name.startswith("zse-"))
+
+
+def test_a_model_that_is_asked_without_a_pause_leaves_for_one_that_is_asked_once(
+    fleet, runner, expected
+):
+    async def beside_traffic():
+        async def ask_on():
+            while not asked.done():
+                assert (await fleet.send("a")).status_code == 200
+
+        traffic = [asyncio.create_task(ask_on()) for _ in range(4)]
+        asked = asyncio.create_task(fleet.send("b"))
+        answer = await asked
+        await asyncio.gather(*traffic)
+        return answer
+
+    fleet.ask("a")
+    assert text_of(runner.run(beside_traffic())) == expected["b"]
+
+
+def test_a_name_of_its_own_goes_before_the_alias_of_another(fleet, state, expected):
+    for seat in state.fleet.seats.values():
+        seat.aliases = ("*",) if seat.name == "a" else ()
+    fleet.ask("a")
+    assert text_of(fleet.ask("b")) == expected["b"]
+    assert text_of(fleet.ask("gpt-4o")) == expected["a"]
+
+
+def test_adapters_come_back_with_their_model(fleet, runner, state, adapter_folder):
+    fleet.ask("a")
+    entry = state.models.find("a")
+    adapter = entry.model.engine.adapters(state.options.load.lora).load("tuned", adapter_folder)
+    state.models.put_adapter(entry, as_model(entry.model, adapter))
+    said = text_of(fleet.ask("tuned"))
+    fleet.ask("b")
+    assert fleet.here() == ["b"]
+    assert text_of(fleet.ask("tuned")) == said
+    assert sorted(fleet.here()) == ["a", "tuned"]
 
 
 @pytest.mark.nightly

@@ -114,7 +114,7 @@ class Fleet:
         self.refuse_closed()
         self._last_asked = self._clock()
         name = self.default if name in (None, DEFAULT_ALIAS) else name
-        if (model := state.models.answering(name)) is not None:
+        if (model := self._here(name)) is not None:
             model.uses.on_free = self.moves.tell
             model.uses.begin()
             return model
@@ -168,6 +168,12 @@ class Fleet:
                     await self.bring(seat)
                 except ModelUnavailableError as error:
                     LOG.warning("a pinned model is missing: %s", error, extra={"model": seat.name})
+
+    def _here(self, name: str) -> LoadedModel | None:
+        """Return what answers to a name now; an alias of another is not meant by a model's own."""
+        seat = self.seats.get(name)
+        is_absent = seat is not None and self.moves.entry_of(seat) is None
+        return None if is_absent else self._state.models.answering(name)
 
     # --- waiting --------------------------------------------------------------------------------
 
