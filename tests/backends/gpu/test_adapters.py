@@ -17,6 +17,7 @@ from zse.backends.gpu.adapters import Ranges
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import LoRAError, UnsupportedModelError
 from zse.format import ZSEReader
+from zse.kernels.layout import Partials, Plain
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.lora.modules import places_at_run_time
 from zse.models.lora.read import read_adapter
@@ -124,6 +125,15 @@ def test_a_captured_step_stays_right_when_adapters_come_and_go(
     assert found[0][1] != found[1][1]
     (key,) = (key for key in backend._graphs if key.adapter_tiles)  # type: ignore[attr-defined]
     assert (key.rows, key.adapter_tiles) == (2, 1)
+
+
+def test_a_matrix_that_takes_no_adapters_is_left_as_it_is(runner: ModelRunner) -> None:
+    adapters: Any = runner._backend._model.adapters  # type: ignore[attr-defined]
+    launcher = SimpleNamespace(launch=lambda *_: pytest.fail("a kernel was launched"))
+    step: Any = SimpleNamespace(launcher=launcher)
+    adapters.shrink(step, "layers.0.latent.query", Plain(rows=1, columns=16, values=0))
+    sums = Partials(rows=1, columns=16, splits=1, values=0)
+    adapters.expand(step, "layers.0.latent.query", Plain(rows=1, columns=16, values=0), sums)
 
 
 def test_memory_is_free_again_with_the_last_that_holds_an_adapter(

@@ -131,15 +131,18 @@ class AdapterPool:
                 adapter.unsent = None
 
     def shrink(self, step: Step, name: str, inputs: Activation) -> None:
-        """Begin with what the rows' adapters add to the product of a matrix and its inputs."""
-        matrix, adapted = self._by_name[name], _adapted_rows(step)
-        shrink(step.launcher, matrix, adapted, inputs, step.scratch.low_rank)
+        """Begin with what the rows' adapters add to the product of a matrix and its inputs.
+
+        Nothing is done, here as in ``expand``, where none adds to the matrix.
+        """
+        if (matrix := self._by_name.get(name)) is not None:
+            shrink(step.launcher, matrix, _adapted_rows(step), inputs, step.scratch.low_rank)
 
     def expand(self, step: Step, name: str, inputs: Activation, outputs: Partials | Plain) -> None:
         """Add the rest of it to the product."""
-        matrix, adapted = self._by_name[name], _adapted_rows(step)
-        scratch = step.scratch.low_rank
-        expand(step.launcher, matrix, adapted, inputs.columns, outputs, scratch)
+        if (matrix := self._by_name.get(name)) is not None:
+            adapted, scratch = _adapted_rows(step), step.scratch.low_rank
+            expand(step.launcher, matrix, adapted, inputs.columns, outputs, scratch)
 
 
 class Ranges:
