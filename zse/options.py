@@ -117,7 +117,7 @@ class SpeculationOptions(Checked):
     )
     draft_model: str = described(
         "",
-        "A small model of the same tokenizer that guesses tokens for the large one, on a CPU",
+        "A small model of the same tokenizer that guesses tokens for the large one",
         unset="none",
     )
 

@@ -16,11 +16,13 @@ from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.library import Driver
 from zse.engine import loading
+from zse.engine.drafting.opening import memory_beside
 from zse.engine.loading import load_model
 from zse.engine.opening import open_model
 from zse.errors import DeviceError, FormatError, SourceChangedError, UsageError
 from zse.format.reader import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.option import with_values
 from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.settings import Settings, load_settings
@@ -92,6 +94,21 @@ def test_an_error_after_the_backend_gives_everything_back(model, pack, monkeypat
     monkeypatch.setattr(loading, "EngineCore", lambda *given, **named: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         load_model(model, load_options(device="cuda", kernels=str(pack)), load_settings())
+    assert free_bytes() == before
+
+
+def test_a_draft_model_finds_memory_on_a_gpu_that_its_model_would_have_taken(model, pack):
+    before = free_bytes()
+    alone = load_options(device="cuda", kernels=str(pack), max_sequences=2048)
+    loaded = load_model(model, alone, load_settings())
+    alone_bytes = loaded.core.runner.memory_bytes()["kv_cache"]
+    loaded.close()
+    both = with_values(alone, {"draft_model": str(model)})
+    loaded = load_model(model, both, load_settings())
+    left_bytes = alone_bytes - loaded.core.runner.memory_bytes()["kv_cache"]
+    aside = memory_beside(both, load_settings())
+    assert abs(aside - left_bytes) < 1 << 20  # as many blocks fewer as make room for it
+    loaded.close()
     assert free_bytes() == before
 
 

@@ -112,6 +112,11 @@ def load_model(
     reader = opened.reader
     try:
         reading = reading or FileReading(reader, phases)
+        named = bool(options.speculation.draft_model) and _has_draft_model(options)
+        if opened.arrival is not None and named:
+            from zse.engine.drafting.opening import memory_beside
+
+            opened.arrival.set_aside(memory_beside(options, settings))
         if num_adapters and opened.arrival is not None:
             options = _with_room_for_adapters(options, reading.spec, num_adapters)
         runner = load_runner(
@@ -185,15 +190,17 @@ def _draft_model_of(
     runner: ModelRunner, reader: ModelFile, options: LoadOptions, settings: Settings
 ) -> Callable[[], Speculator] | None:
     """Load the draft model, where one is asked for and of use."""
-    named, asked = options.speculation.draft_model, options.speculation.speculate
-    if runner.is_encoder or asked not in ("model", "auto") or (asked == "auto" and not named):
-        return None
-    if not _checks_drafts(runner, "model"):
+    if runner.is_encoder or not _has_draft_model(options) or not _checks_drafts(runner, "model"):
         return None
     from zse.engine.drafting.opening import speculator_of_model  # which nobody else needs
 
     speculator = speculator_of_model(runner, reader, options, settings)
     return lambda: speculator
+
+
+def _has_draft_model(options: LoadOptions) -> bool:
+    named, asked = options.speculation.draft_model, options.speculation.speculate
+    return asked == "model" or (asked == "auto" and bool(named))
 
 
 def _checks_drafts(runner: ModelRunner, asked: str) -> bool:

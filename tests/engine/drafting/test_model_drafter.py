@@ -28,16 +28,21 @@ PROMPTS = [[*range(60, 75)] * 2, [70, 71], [*b"if (x) { return y; }"]]
 @pytest.fixture(scope="module")
 def other_checkpoint(random_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A smaller model of the same tokenizer that believes something else."""
+    folder = tmp_path_factory.mktemp("other")
+    _write_changed(random_checkpoint, folder, num_hidden_layers=1)
+    return folder
+
+
+def _write_changed(checkpoint: Path, folder: Path, **changes: int) -> None:
+    """Write a random model with the tokenizer of a checkpoint and some other numbers."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    folder = tmp_path_factory.mktemp("other")
-    shutil.copytree(random_checkpoint, folder, dirs_exist_ok=True)
+    shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
     torch.manual_seed(1)
-    config = LlamaConfig.from_pretrained(random_checkpoint)
-    config.update({"num_hidden_layers": 1})
+    config = LlamaConfig.from_pretrained(checkpoint)
+    config.update(changes)
     LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +151,24 @@ def test_the_same_vocabulary_in_another_file_is_the_same(
         random_zse, "cpu", speculate="model", draft_model=str(tmp_path / "spaced.zse")
     )
     assert core.stats().speculation.draft_tokens > 0
+
+
+@pytest.mark.gpu
+def test_a_draft_model_runs_beside_its_model_on_a_gpu(
+    random_checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "wide-heads"
+    heads = {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    _write_changed(random_checkpoint, folder, hidden_size=128, intermediate_size=256, **heads)
+    path = tmp_path / "wide.zse"
+    convert_model(folder, path, quantization="int8")
+    own = {
+        "block_size": 32,
+        "deterministic": True,
+        "kernels": load_settings().serve.load.device.kernels,
+    }
+    without, _ = answers_of(path, "cuda", **own)
+    drafted, core = answers_of(path, "cuda", speculate="model", draft_model=str(path), **own)
+    counts = core.stats().speculation
+    assert drafted == without
+    assert counts.accepted_tokens > counts.draft_tokens / 2 > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.budget import MemoryBudget
@@ -90,6 +91,16 @@ class Arrival:
             arrival = cls(gpu, source, placement, plan, allowed_bytes=allowed_bytes)
             undo.pop_all()
         return arrival
+
+    def set_aside(self, length_bytes: int) -> None:
+        """Leave memory to what will be loaded beside the model.
+
+        Raises:
+            DeviceError: The weights do not fit beside it.
+        """
+        allowed = self.budget.allowed and max(1, self.budget.allowed - length_bytes)
+        self.budget = replace(self.budget, free=self.budget.free - length_bytes, allowed=allowed)
+        self.budget.check()
 
     def num_bytes(self) -> tuple[int, int]:
         """Return the bytes of weights that have arrived, and all of them."""

@@ -40,7 +40,7 @@ class ModelDrafter:
     """See ``Drafter``.
 
     Args:
-        runner: The small model, whose device computes at once; closed with the drafter.
+        runner: The small model, each of whose steps is waited for; closed with the drafter.
         most_tokens: Tokens of prompts that it reads between two steps at most.
         num_sequences: Sequences that it follows at once.
         vocab_size: Tokens that the large model knows.

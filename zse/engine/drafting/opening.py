@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from zse.backends.types import MAX_DRAFTS
 from zse.engine.drafting.speculator import Speculator
+from zse.engine.opening import open_file
 from zse.errors import UnsupportedModelError, UsageError
 from zse.option import with_values
+from zse.units import GIB
 
 if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
+    from zse.models.memory import MemoryEstimate
     from zse.models.runner import ModelRunner
     from zse.options import LoadOptions
     from zse.settings import Settings
 
+_GPU_TOKENS = 32_768
+"""Of all sequences together that a draft model on a GPU has room for."""
 _LOG = logging.getLogger("zse.engine")
 
 
@@ -45,7 +52,6 @@ def speculator_of_model(
     from zse.engine.drafting.model_drafter import ModelDrafter
     from zse.engine.drafting.same_tokens import check_same_tokens
     from zse.engine.drafting.suffix_drafter import SuffixDrafter
-    from zse.engine.opening import open_file
     from zse.models.runner import load_runner
 
     name = options.speculation.draft_model
@@ -54,15 +60,10 @@ def speculator_of_model(
             "a draft model is to guess, and none was named",
             hint="Name it by --draft-model (ZSE_DRAFT_MODEL).",
         )
-    if runner.looks_ahead:
-        raise UnsupportedModelError(
-            "a draft model was named; it runs beside a model on a CPU only",
-            hint="Leave it out, and take --speculate suffix.",
-        )
-    own = _options_beside(runner, options)
-    file = open_file(name, own, settings)
+    file = open_file(name, options, settings)
     try:
         check_same_tokens(reader, file)
+        own = _options_beside(runner, options, file)
         draft = load_runner(file, own, cache_dir=settings.cache_dir)
     except BaseException:
         file.close()
@@ -85,9 +86,36 @@ def speculator_of_model(
     return Speculator(LikelierDrafter(SuffixDrafter(), drafter))
 
 
-def _options_beside(runner: ModelRunner, options: LoadOptions) -> LoadOptions:
-    """Return how a draft model is loaded: with room for the tokens that the model has room for.
+def memory_beside(options: LoadOptions, settings: Settings) -> int:
+    """Return the bytes of a GPU that the draft model will take, which its model leaves it.
 
-    On a CPU the memory of a pool comes with its use.
+    Raises:
+        FormatError: It is no model file.
     """
-    return with_values(options, {"max_context": 0, "num_blocks": runner.num_blocks, "kernels": ""})
+    from zse.backends.gpu.budget import MARGIN_BYTES
+
+    with closing(open_file(options.speculation.draft_model, options, settings)) as file:
+        return _estimate_of(file).total_bytes + MARGIN_BYTES
+
+
+def _options_beside(runner: ModelRunner, options: LoadOptions, file: ModelFile) -> LoadOptions:
+    """Return how a draft model is loaded.
+
+    On a CPU it has room for the tokens that the model has room for: memory of a pool comes with its
+    use. On a GPU a pool is taken whole, so it is a small one; sequences that find no room in it, or
+    no slot, go without its drafts.
+    """
+    own: dict[str, object] = {"max_context": 0, "deterministic": False, "vram_gib": 0.0}
+    if not runner.looks_ahead:
+        return with_values(options, own | {"num_blocks": runner.num_blocks, "kernels": ""})
+    most = min(options.batch.max_sequences, MAX_DRAFTS)
+    kv_gib = _estimate_of(file).kv_bytes / GIB
+    return with_values(options, own | {"num_blocks": 0, "kv_gib": kv_gib, "max_running": most})
+
+
+def _estimate_of(file: ModelFile) -> MemoryEstimate:
+    from zse.engine.requirements import facts_of
+    from zse.models.memory import estimate_memory
+
+    facts = facts_of(file.header)
+    return estimate_memory(facts, "", on_gpu=True, context_tokens=_GPU_TOKENS)
