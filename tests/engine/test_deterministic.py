@@ -36,7 +36,13 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 2,
     "eos_token_id": None,
 }
-DEVICES = ["torch", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+DEVICES = [
+    ("torch", "qwen2"),
+    ("cpu", "qwen2"),
+    pytest.param(("cuda", "qwen2"), marks=pytest.mark.gpu),
+    pytest.param(("cuda", "gemma3"), marks=pytest.mark.gpu),
+]
+"""With a family; one of them has windows."""
 BLOCK_SIZES = {"torch": 8, "cpu": 8, "cuda": 32}
 SHARED_TOKENS = {"torch": 35, "cpu": 135, "cuda": 135}  # a CPU's rows split what is longer than 128
 NUM_REQUESTS = {"torch": 6, "cpu": 32, "cuda": 500}
@@ -56,14 +62,22 @@ SITUATIONS: dict[str, dict[str, Any]] = {
 Told = dict[str, list[tuple[int | None, float | None]]]
 
 
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(params=DEVICES, ids="-".join)
+def chosen(request: pytest.FixtureRequest) -> tuple[str, str]:
+    device, family = request.param
+    return device, family
 
 
 @pytest.fixture
-def path(make_pair: Callable[..., Any], device: str) -> Path:
-    found: Path = make_pair("qwen2", "int8" if device == "torch" else "int4", **SHAPE).path
+def device(chosen: tuple[str, str]) -> str:
+    return chosen[0]
+
+
+@pytest.fixture
+def path(make_pair: Callable[..., Any], chosen: tuple[str, str]) -> Path:
+    device, family = chosen
+    own = {"sliding_window": 40} if family == "gemma3" else {}
+    found: Path = make_pair(family, "int8" if device == "torch" else "int4", **SHAPE, **own).path
     return found
 
 

@@ -25,6 +25,8 @@ known token and drafts of those that follow it, each of which asks for its succe
 known tokens, computed together."""
 MAX_DRAFTS = 64
 """Drafts that a step can check at most, over all its sequences."""
+LOGITS_ROWS = 512
+"""Tokens of a pass outside of steps at most, whose logits are asked for."""
 LogitRows: TypeAlias = "list[memoryview[float]]"
 """One float32 view [vocab_size] a token, in the host's memory."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from zse.backends.types import LOGITS_ROWS
 from zse.errors import NotFoundError, UsageError, needing
 from zse.models.runner import load_runner
 from zse.option import with_values
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from zse.options import LoadOptions
     from zse.settings import Settings
 
-PREFILL_TOKENS = 512
+PREFILL_TOKENS = LOGITS_ROWS
 """Tokens of a step when a window is read as a prompt is."""
 
 

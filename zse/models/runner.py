@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.backends import ModelLoad, create_backend
 from zse.backends.operations import Pooler
-from zse.backends.types import FinishedStep, SequenceChunk, StepBatch, kind_of
+from zse.backends.types import LOGITS_ROWS, FinishedStep, SequenceChunk, StepBatch, kind_of
 from zse.device.phases import Phases, no_phases
 from zse.errors import (
     ContextLengthError,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("zse.models")
 _TOGETHER_TOKENS = 4096
 """Tokens of texts that an encoder reads at once, unless one text alone has more."""
-_LOGITS_CHUNK = 512
-"""Tokens that ``logits`` computes at a time unless told otherwise."""
 
 
 class ModelRunner:
@@ -113,7 +111,7 @@ class ModelRunner:
         self,
         token_ids: Sequence[int],
         *,
-        chunk_tokens: int = _LOGITS_CHUNK,
+        chunk_tokens: int = LOGITS_ROWS,
         adapter: Handle | None = None,
     ) -> LogitRows:
         """Return float32 logits of one sequence, a row a token, computed outside the KV pool.

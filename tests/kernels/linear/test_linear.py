@@ -92,6 +92,21 @@ def test_a_batch_of_int8_tokens(scheme: str, group: int) -> None:
     check(imma(scheme, group, bn=16, bm=16), scheme, group, 18, 21, 384, 2)
 
 
+@pytest.mark.parametrize(("scheme", "group"), [("int4", 128), ("nf4", 64), ("int8", 0)])
+def test_tiles_of_int8_tokens_have_the_same_bits_whatever_their_size(
+    scheme: str, group: int
+) -> None:
+    matrix, inputs = make_matrix(scheme, 21, 640, group), make_inputs(3, 640, quantized=True)
+    found = []
+    for bn, bm in ((16, 16), (32, 32)):
+        outputs = torch.full((2, 3, 21), float("nan"))
+        plan = LinearPlan(variant=imma(scheme, group, bn=bn, bm=bm), splits=2, rows=3, columns=21)
+        launcher = InterpretedLauncher()
+        linear(launcher, matrix.weight, inputs.activation, outputs.data_ptr(), plan)
+        found.append(outputs)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize(
     ("scheme", "group"),
     [

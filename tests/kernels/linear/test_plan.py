@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 from gpu_facts import H200, L4
 
-from zse.kernels.linear.plan import LinearPlan, candidates, plan_linear, tile_of
+from zse.kernels.linear.plan import (
+    ANY_ROWS,
+    LinearPlan,
+    candidates,
+    plan_any_rows,
+    plan_linear,
+    tile_of,
+)
 from zse.kernels.linear.variants import dot, gemv
 from zse.kernels.linear.weight import LinearWeight
 
@@ -78,3 +85,25 @@ def test_little_shared_memory_gets_small_tiles() -> None:
 def test_a_gpu_that_holds_fewer_threads_gets_more_splits_of_a_small_matrix() -> None:
     few = replace(H200, multiprocessors=16)
     assert plan_linear(WEIGHT, 1, quantized=True, device=few).splits < plan(None).splits
+
+
+@pytest.mark.parametrize(("scheme", "group"), [("int4", 128), ("nf4", 64), ("int8", 0)])
+def test_a_plan_for_any_rows_splits_a_sum_alike_and_never_adds_by_threads(
+    scheme: str, group: int
+) -> None:
+    weight = LinearWeight(scheme=scheme, rows=4608, columns=3584, group_size=group, weights=0)
+    plans = [
+        plan_any_rows(weight, rows, quantized=True, device=H200) for rows in (1, 4, 16, 40, 700)
+    ]
+    best = plan_linear(weight, ANY_ROWS, quantized=True, device=H200)
+    assert {plan.splits for plan in plans} == {best.splits}
+    assert {plan.variant.kernel for plan in plans} == {best.variant.kernel}
+    tiles = [tile_of(plan.variant)[1] for plan in plans]
+    assert tiles[0] < tiles[-1] == tile_of(best.variant)[1]
+    assert [plan.rows for plan in plans] == [1, 4, 16, 40, 700]
+
+
+def test_a_plan_of_16_bits_for_any_rows_has_one_form() -> None:
+    weight = LinearWeight(scheme="int4", rows=4608, columns=3584, group_size=128, weights=0)
+    plans = [plan_any_rows(weight, rows, quantized=False, device=H200) for rows in (1, 40, 700)]
+    assert len({(plan.variant, plan.splits) for plan in plans}) == 1

@@ -27,11 +27,11 @@ from zse.backends.gpu.scratch import (
 from zse.backends.operations import is_attention
 from zse.backends.single import all_single
 from zse.backends.states import states_of
-from zse.backends.types import MAX_DRAFTS, mask_bytes
+from zse.backends.types import LOGITS_ROWS, MAX_DRAFTS, mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
 from zse.kernels.linear.launch_8bit import turned_bytes
-from zse.kernels.linear.plan import plan_linear
+from zse.kernels.linear.plan import plan_any_rows, plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
 
@@ -48,10 +48,9 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
-ANY_ROWS = 128
-"""Rows that products are planned for where bits may not depend on how many there are."""
 ANY_ROWS_ATTENTION = 32
-"""The same for the splits of sequences: few rows take longer, many take no longer than they did."""
+"""Rows that the splits of sequences are made for where bits may not depend on how many there are:
+few take longer then, many hardly so."""
 QUANTIZED_ROWS = 128
 """Most decode rows that are computed with int8 activations."""
 WIDENED_BYTES = 128 << 20
@@ -124,15 +123,15 @@ class StepPlans:
         """Return how a matrix is multiplied with so many rows; looked up once for each form."""
         key = (*weight.form, rows, quantized, max_splits)
         if key not in self._plans:
-            plan = plan_linear(
+            choose = plan_any_rows if self.deterministic else plan_linear
+            self._plans[key] = choose(
                 weight,
-                ANY_ROWS if self.deterministic else rows,
+                rows,
                 quantized=quantized,
                 device=self.facts,
                 max_splits=max_splits,
                 tuning=self._tuning,
             )
-            self._plans[key] = replace(plan, rows=rows)
         return self._plans[key]
 
     def widens(self, rows: int) -> bool:
@@ -192,7 +191,9 @@ class StepPlans:
     def most_single_rows(self) -> int:
         """Rows that a step computes each on its own at most."""
         most = self._most_single_rows()
-        return max(most, self._options.batch.max_batch_tokens) if self.all_single else most
+        if not self.all_single:
+            return most
+        return max(most, self._options.batch.max_batch_tokens, LOGITS_ROWS)
 
     def _scratch(self, shape: InputShape) -> ScratchSizes:
         rows, wanted = shape.rows, shape.wanted

@@ -9,11 +9,12 @@ on it, plus the sums that each split writes and the next kernel reads.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.costs import costs_on
+from zse.kernels.linear.definitions import IMMA_FOUR_BIT, IMMA_INT8
 from zse.kernels.linear.variants import (
     DECODE_ROWS,
     STEP_COLUMNS,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 256
 """Most tokens of one product; more go through ``linear_prefill``."""
+ANY_ROWS = 128
+"""Tokens that products are made for whose bits may not depend on how many there are."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 DEFAULT_BANDWIDTH = 1e12
 LITTLE_SHARED_BYTES = 99 << 10
@@ -90,6 +93,43 @@ def plan_linear(
         if chosen is not None and chosen.splits <= limit:
             return chosen
     return _modelled(form, rows, quantized, device, limit)
+
+
+def plan_any_rows(
+    weight: LinearWeight,
+    rows: int,
+    *,
+    quantized: bool,
+    device: DeviceFacts,
+    max_splits: int | None = None,
+    tuning: Tuning | None = None,
+) -> LinearPlan:
+    """Return how to multiply tokens so that the bits of each depend on no number of tokens.
+
+    The sum is split as is best for ``ANY_ROWS`` tokens. Tiles of int8 activations may be as small
+    as the tokens: products within a group are exact, and groups are added in one order by all of
+    them. Other forms are those of ``ANY_ROWS`` tokens.
+
+    Args:
+        rows: Tokens, any number.
+        quantized: See ``plan_linear``, as are the others.
+
+    Raises:
+        UnsupportedModelError: No kernel multiplies such a matrix.
+    """
+    choose = partial(
+        plan_linear,
+        weight,
+        quantized=quantized,
+        device=device,
+        max_splits=max_splits,
+        tuning=tuning,
+    )
+    plan = choose(ANY_ROWS)
+    if plan.variant.kernel in (IMMA_FOUR_BIT, IMMA_INT8):
+        # Of fewer tokens each thread adds up columns of its own: another order.
+        plan = replace(plan, variant=choose(max(DECODE_ROWS + 1, min(rows, ANY_ROWS))).variant)
+    return replace(plan, rows=rows)
 
 
 def candidates(weight: LinearWeight, rows: int, *, quantized: bool) -> tuple[LinearPlan, ...]:
