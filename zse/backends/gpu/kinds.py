@@ -70,12 +70,14 @@ def obstacles(layer: LayerSpec) -> Iterator[str]:
         yield from latent_obstacles(layer.mixer)
 
 
-def latent_plans_of(spec: ModelSpec, facts: DeviceFacts, max_context: int) -> LatentPlans | None:
+def latent_plans_of(
+    spec: ModelSpec, facts: DeviceFacts, max_context: int, *, any_rows: int
+) -> LatentPlans | None:
     if not (attentions := latent_attentions_of(spec)):
         return None
     from zse.backends.gpu.latent import LatentPlans
 
-    return LatentPlans(attentions, facts, max_context)
+    return LatentPlans(attentions, facts, max_context, any_rows=any_rows)
 
 
 def latent_operations_of(model: DeviceModel) -> LatentOperations | None:

@@ -20,6 +20,7 @@ from zse.kernels.latent.launch import (
     wide_queries,
 )
 from zse.kernels.latent.shape import LatentShape
+from zse.kernels.latent.variants import MANY_ROWS
 from zse.kernels.layout import ACTIVATION_GROUP
 
 if TYPE_CHECKING:
@@ -62,7 +63,12 @@ class LatentPlans:
     """How latent attention is computed in each shape of a step, and the memory that this takes."""
 
     def __init__(
-        self, attentions: Mapping[int, AttentionSpec], facts: DeviceFacts, max_context: int
+        self,
+        attentions: Mapping[int, AttentionSpec],
+        facts: DeviceFacts,
+        max_context: int,
+        *,
+        any_rows: int,
     ) -> None:
         self.shapes = {index: latent_shape(each) for index, each in attentions.items()}
         """The numbers of each layer that has latent attention, by number."""
@@ -72,6 +78,13 @@ class LatentPlans:
         self._distinct = tuple(dict.fromkeys(self.shapes.values()))
         self._facts = facts
         self._max_context = max_context
+        self._any_rows = any_rows
+        """Decode rows that all steps are planned for; 0: each for its own."""
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows that programs multiply together; 0: by how many there are."""
+        return MANY_ROWS if self._any_rows else 0
 
     @property
     def summed_columns(self) -> int:
@@ -85,7 +98,7 @@ class LatentPlans:
 
     def splits(self, rows: int, shape: LatentShape) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
-        return decode_splits(rows, shape, self._facts, self._max_context)
+        return decode_splits(self._any_rows or rows, shape, self._facts, self._max_context)
 
     def partials_bytes(self, rows: int) -> int:
         """Return the bytes of what splits leave in a step of so many decode rows."""
@@ -132,6 +145,7 @@ class LatentOperations(Products):
                 parts.expansion,
                 _line(step.scratch.query, shape, first_row),
                 bias_address=bias,
+                tile_rows=self._plans.tile_rows,
             )
         return WideQueries(address=step.scratch.query)
 
@@ -173,7 +187,14 @@ class LatentOperations(Products):
                     self._model.tiles(step),
                     scale=attention.scale,
                 )
-            latent_values(step.launcher, shape, queries.address, parts.expansion, output)
+            latent_values(
+                step.launcher,
+                shape,
+                queries.address,
+                parts.expansion,
+                output,
+                tile_rows=self._plans.tile_rows,
+            )
 
         return Deferred(
             columns=shape.value_columns,

@@ -80,7 +80,6 @@ class StepPlans:
         """The numbers of each layer that has linear attention, by number."""
         self.linear_attention = linear_attention_of(states)
         self.max_context = options.batch.max_context or spec.max_position
-        self.latents = latent_plans_of(spec, facts, self.max_context)
         self._spec = spec
         self._linears = linears
         self.facts = facts
@@ -89,6 +88,8 @@ class StepPlans:
         """Whether the bits of a row may depend on nothing else in its step."""
         self.all_single = all_single(spec, options)
         """Whether tokens of prompts, too, are computed each on its own."""
+        any_rows = ANY_ROWS_ATTENTION if self.deterministic else 0
+        self.latents = latent_plans_of(spec, facts, self.max_context, any_rows=any_rows)
         self._tuning = tuning
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
         self.mixtures = mixture_plans_of(spec, linears, self)

@@ -165,6 +165,7 @@ def wide_queries(
     queries_address: int,
     *,
     bias_address: int = 0,
+    tile_rows: int = 0,
 ) -> None:
     """Store queries that are as wide as what is kept.
 
@@ -173,8 +174,9 @@ def wide_queries(
         expansion: [heads * (key_dim + value_dim), rank], in 16 bits.
         queries_address: bfloat16 [rows, heads, kept].
         bias_address: float32 [columns of own], 0 for none.
+        tile_rows: Rows of a program, ``FEW_ROWS`` or ``MANY_ROWS``; 0 for what suits their number.
     """
-    at_once = _rows_at_once(rows.count)
+    at_once = tile_rows or _rows_at_once(rows.count)
     launcher.launch(
         wide_queries_variant(_element(expansion), rows=at_once),
         (-(-rows.count // at_once), shape.num_heads, shape.rank // COLUMNS + 1),
@@ -305,6 +307,8 @@ def latent_values(
     attended_address: int,
     expansion: LinearWeight,
     output: Activation,
+    *,
+    tile_rows: int = 0,
 ) -> None:
     """Store the values of all heads.
 
@@ -313,9 +317,10 @@ def latent_values(
             latents.
         expansion: As of ``wide_queries``.
         output: [rows, heads * value_dim].
+        tile_rows: As of ``wide_queries``.
     """
     scales, sums, outputs = activation_addresses(output)
-    at_once = _rows_at_once(output.rows)
+    at_once = tile_rows or _rows_at_once(output.rows)
     quantized = isinstance(output, Quantized)
     launcher.launch(
         values_variant(_element(expansion), rows=at_once, quantized=quantized),
