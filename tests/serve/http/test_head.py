@@ -2,6 +2,7 @@
 
 import contextlib
 
+import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +114,65 @@ def test_whatever_comes_is_a_head_or_an_error_of_ours(noise):
     for data in (noise + b"\r\n\r\n", head_of(HOST, noise), head_of(HOST, first=noise)):
         with contextlib.suppress(MalformedRequestError, HeadTooLargeError):
             read_head(data)
+
+
+PARTS = st.one_of(
+    st.sampled_from(
+        [
+            *(b"GET", b"POST", b"/", b"/v1?a=b", b"*", b"HTTP/1.1", b"HTTP/1.0", b"http://a/b"),
+            *(b"Host", b"HOST", b"a", b"a:80", b"X-A", b"content-length", b"Content-Length", b"12"),
+            *(b"transfer-encoding", b"Transfer-Encoding", b"chunked", b"Chunked", b"gzip"),
+            *(
+                b"\r\n",
+                b"\r\n",
+                b": ",
+                b": ",
+                b":",
+                b" ",
+                b" ",
+                b"\t",
+                b",",
+                b"\xff",
+                b"\x01",
+                b"\x7f",
+            ),
+        ]
+    ),
+    st.binary(min_size=1, max_size=2),
+)
+
+
+@given(st.lists(PARTS, max_size=24).map(b"".join))
+def test_what_is_a_head_is_the_same_head_to_another_parser(noise):
+    for data in (noise + b"\r\n\r\n", head_of(HOST, noise), head_of(b"X: y", HOST, b"X: " + noise)):
+        try:
+            head = read_head(data)
+        except (MalformedRequestError, HeadTooLargeError):
+            continue
+        other = h11.Connection(h11.SERVER)
+        other.receive_data(data)
+        request = other.next_event()
+        assert request.method.decode() == head.method
+        assert request.target.endswith(head.target)
+        assert request.http_version.decode() == head.http_version
+        codings = {b"transfer-encoding"}  # which the other one turns to lower case
+        assert list(request.headers) == [
+            (name, value.lower() if name in codings else value) for name, value in head.headers
+        ]
+
+
+TOKENS = st.text("!#$%&'*+-.^_`|~aZ09", min_size=1, max_size=8).map(str.encode)
+VALUES = st.lists(
+    st.integers(0x21, 0x7E) | st.integers(0x80, 0xFF) | st.sampled_from([0x20, 0x09]), max_size=12
+).map(bytes)
+
+
+@given(TOKENS, st.lists(st.tuples(TOKENS.map(lambda name: b"x" + name), VALUES), max_size=6))
+def test_all_that_the_grammar_allows_is_read(method, headers):
+    lines = [name + b":" + value for name, value in headers]
+    head = read_head(head_of(HOST, *lines, first=method + b" /x HTTP/1.1"))
+    assert head.method == method.decode()
+    assert head.headers[1:] == [(name.lower(), value.strip(b" \t")) for name, value in headers]
 
 
 # --- bodies ---------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The head of a request, read strictly: what two parsers could read differently is refused.
 
-h11 checks the grammar. Beyond it, everything that has served to smuggle one request inside another
-past a proxy ends the connection: two ways to say how long a body is, lines that end in a bare line
-feed, lines that are continued, control characters, lengths that are lists.
+The grammar is that of RFC 9112. Beyond it, everything that has served to smuggle one request inside
+another past a proxy ends the connection: two ways to say how long a body is, lines that end in a
+bare line feed, lines that are continued, control characters, lengths that are lists.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import h11
-
 from zse.errors import UsageError
 from zse.records import record
 from zse.serve.http.hosts import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 END = b"\r\n\r\n"
 
+_TOKEN = rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+"
+_REQUEST_LINE = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])" % _TOKEN)
+_FIELD_NAME = re.compile(_TOKEN)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_LENGTHS = re.compile(rb"\r\ncontent-length:[ \t]*([^\r]*?)[ \t]*(?=\r)", re.IGNORECASE)
 _MAX_LENGTH_DIGITS = 15
 _VERSIONS = frozenset({b"1.0", b"1.1"})
 
@@ -96,30 +96,44 @@ def read_head(data: bytes) -> Head:
         MalformedRequestError: It breaks HTTP/1.1, or may be read in more than one way.
     """
     _refuse_ambiguous_lines(data)
-    parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
-    parser.receive_data(data)
-    try:
-        request = parser.next_event()
-    except h11.RemoteProtocolError as error:
-        # Some of its sentences quote the line in full, and with that perhaps a key.
-        raise MalformedRequestError(f"{str(error).partition(':')[0]}.") from None
-    if not isinstance(request, h11.Request):
+    if not data.endswith(END):
         raise MalformedRequestError("the head of the request is not complete")
-    if request.http_version not in _VERSIONS:
+    first, *lines = data.removesuffix(END).split(b"\r\n")
+    request_line = _REQUEST_LINE.fullmatch(first)
+    if request_line is None:
+        raise MalformedRequestError("the first line is not a method, a target and a version")
+    method, target, version = request_line.groups()
+    if version not in _VERSIONS:
         raise MalformedRequestError("only HTTP/1.1 and HTTP/1.0 are spoken here")
-    headers = list(request.headers)
+    headers = [_header_of(line) for line in lines]
     fields = dict(headers)
-    host = fields.get(b"host")
-    if host and name_of(host.decode("latin-1")) is None:
-        raise MalformedRequestError("the Host header names no host")
+    host = _host_of(headers, version)
     return Head(
-        method=request.method.decode("ascii"),
-        target=_origin_form(request, host or b""),
-        http_version=request.http_version.decode("ascii"),
+        method=method.decode("ascii"),
+        target=_origin_form(method, target, host),
+        http_version=version.decode("ascii"),
         headers=headers,
         fields=fields,
-        length=_length_of_body(data, fields, request.http_version),
+        length=_length_of_body(headers, version),
     )
+
+
+def _header_of(line: bytes) -> tuple[bytes, bytes]:
+    """Return name and value; no sentence quotes the line, which perhaps holds a key."""
+    name, colon, value = line.partition(b":")
+    if not colon or _FIELD_NAME.fullmatch(name) is None:
+        raise MalformedRequestError("a line of the head is not a name, a colon and a value")
+    return name.lower(), value.strip(b" \t")
+
+
+def _host_of(headers: Sequence[tuple[bytes, bytes]], version: bytes) -> bytes:
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (version == b"1.1" and not hosts):
+        raise MalformedRequestError(f"a request has one Host header, this one {len(hosts)}")
+    host = hosts[0] if hosts else b""
+    if host and name_of(host.decode("latin-1")) is None:
+        raise MalformedRequestError("the Host header names no host")
+    return host
 
 
 def _refuse_ambiguous_lines(data: bytes) -> None:
@@ -134,14 +148,17 @@ def _refuse_ambiguous_lines(data: bytes) -> None:
         raise MalformedRequestError("the head has a control character")
 
 
-def _length_of_body(data: bytes, fields: Mapping[bytes, bytes], version: bytes) -> int | None:
-    lengths: list[bytes] = _LENGTHS.findall(data)
-    if b"transfer-encoding" in fields:
+def _length_of_body(headers: Sequence[tuple[bytes, bytes]], version: bytes) -> int | None:
+    lengths = [value for name, value in headers if name == b"content-length"]
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if codings:
         if lengths:
             raise MalformedRequestError("the body has a Content-Length and a Transfer-Encoding")
         if version == b"1.0":
             raise MalformedRequestError("HTTP/1.0 knows no Transfer-Encoding")
-        return None  # h11 takes nothing but ``chunked``, once
+        if codings != [b"chunked"]:
+            raise MalformedRequestError("the Transfer-Encoding is not chunked, once")
+        return None
     if not lengths:
         return 0
     (length, *others) = lengths
@@ -150,15 +167,14 @@ def _length_of_body(data: bytes, fields: Mapping[bytes, bytes], version: bytes) 
     return int(length)
 
 
-def _origin_form(request: h11.Request, host: bytes) -> bytes:
+def _origin_form(method: bytes, target: bytes, host: bytes) -> bytes:
     """Return path and query of the target; one in absolute form must name the same host."""
-    target = bytes(request.target)
     scheme, separator, rest = target.partition(b"://")
     if separator and scheme.lower() in (b"http", b"https"):
         authority, slash, path = rest.partition(b"/")
         if authority.lower() != host.lower():
             raise MalformedRequestError("the target and the Host header name two hosts")
         target = slash + path or b"/"
-    if not target.startswith(b"/") and (request.method, target) != (b"OPTIONS", b"*"):
+    if not target.startswith(b"/") and (method, target) != (b"OPTIONS", b"*"):
         raise MalformedRequestError("the target is no path")
     return target
