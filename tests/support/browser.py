@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -75,7 +76,8 @@ class Tab:
     """One page; ``problems`` is what it complained of: errors, and what its policy kept out."""
 
     def __init__(self, address: str) -> None:
-        self._socket = connect(address, max_size=None)
+        self._stack = ExitStack()
+        self._socket = self._stack.enter_context(connect(address, max_size=None))
         self._number = 0
         self.problems: list[str] = []
         self.requested: list[str] = []
@@ -162,4 +164,4 @@ class Tab:
 
     def close(self) -> None:
         self.ask("Page.close")
-        self._socket.close()
+        self._stack.close()
