@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 from random_adapters import write_adapter
 
+from zse.backends.gpu.adapter_image import largest_image_bytes
 from zse.engine.adapters import AdapterNameTakenError, parse_named
 from zse.engine.llm import LLM
+from zse.engine.loading import with_room_for_adapters
 from zse.engine.request import SamplingParams
 from zse.errors import LoRAError, ModelNotFoundError, UsageError
 from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.models.uniform import TensorNames, UniformDecoder
+from zse.options import load_options
 from zse.quantize.locate import locate_model
 from zse.settings import load_settings
 
@@ -157,6 +160,15 @@ def test_there_are_no_more_adapters_than_was_allowed(folders: SimpleNamespace) -
 def test_a_rank_is_within_what_was_allowed(folders: SimpleNamespace) -> None:
     with pytest.raises(LoRAError, match="r is 9, expected 1 to 8"):
         LLM(folders.model, device="cpu", num_blocks=8, loras={"a": folders.two}, max_lora_rank=8)
+
+
+def test_a_gpu_has_room_for_as_many_of_the_largest_as_are_named(folders: SimpleNamespace) -> None:
+    largest = largest_image_bytes(folders.spec, 16)
+    options = load_options(max_lora_rank=16, max_loras=3)
+    assert with_room_for_adapters(options, folders.spec, 2).lora.gpu_bytes == 2 * largest
+    assert with_room_for_adapters(options, folders.spec, 9).lora.gpu_bytes == 3 * largest
+    asked = load_options(lora_gib=0.5)
+    assert with_room_for_adapters(asked, folders.spec, 9) is asked
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def load_model(
 
             opened.arrival.set_aside(memory_beside(options, settings))
         if num_adapters and opened.arrival is not None:
-            options = _with_room_for_adapters(options, reading.spec, num_adapters)
+            options = with_room_for_adapters(options, reading.spec, num_adapters)
         runner = load_runner(
             reader,
             options,
@@ -143,7 +143,8 @@ def load_model(
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
 
 
-def _with_room_for_adapters(options: LoadOptions, spec: ModelSpec, count: int) -> LoadOptions:
+def with_room_for_adapters(options: LoadOptions, spec: ModelSpec, count: int) -> LoadOptions:
+    """Return options by which a GPU has room for adapters of the largest rank, or as they say."""
     if options.lora.gpu_gib:
         return options
     from zse.backends.gpu.adapter_image import largest_image_bytes

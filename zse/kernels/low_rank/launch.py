@@ -113,8 +113,7 @@ def expand(
 
     Args:
         columns: K, of the inputs.
-        outputs: The product [rows, N]; N a multiple of 16. Of summands the first is added to;
-            where tiles are of few rows it is summands.
+        outputs: The product [rows, N]; N a multiple of 16. Of summands the first is added to.
 
     Raises:
         UnsupportedModelError: A row of the product is no multiple of 16 long.

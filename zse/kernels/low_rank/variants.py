@@ -72,7 +72,7 @@ def shrink_variant(*, many: bool, quantized: bool) -> Variant:
 
 
 def expand_variant(*, many: bool, element: str) -> Variant:
-    """Return the form that adds to ``fp32`` or, of many rows, to ``bf16``."""
+    """Return the form that adds to ``fp32`` or ``bf16``, for tiles of few rows or of many."""
     return variant(
         EXPAND,
         num_warps=4,
@@ -87,7 +87,9 @@ VARIANTS: tuple[Variant, ...] = (
     shrink_variant(many=False, quantized=True),
     shrink_variant(many=False, quantized=False),
     shrink_variant(many=True, quantized=False),
-    expand_variant(many=False, element="fp32"),
-    expand_variant(many=True, element="fp32"),
-    expand_variant(many=True, element="bf16"),
+    *(
+        expand_variant(many=many, element=element)
+        for many in (False, True)
+        for element in ("fp32", "bf16")
+    ),
 )
