@@ -75,7 +75,8 @@ def added(
     held_rows = torch.stack(tiles)
     held_places = torch.tensor([*places, -1], dtype=torch.int32)
     starts = torch.frombuffer(bytearray(packed_starts(PARTS)), dtype=torch.int32)
-    size = workspace_bytes(columns, len(PARTS), MOST_RANK, held_rows.numel())
+    tiled = {"tiles": len(held_rows), "tile_rows": tile_rows}
+    size = workspace_bytes(columns, len(PARTS), MOST_RANK, **tiled)
     workspace = torch.full((size // 4,), float("nan"))
     kept: list[torch.Tensor] = []
     if form is Plain:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.forward import Step
+    from zse.backends.gpu.inputs import InputShape
     from zse.backends.types import SequenceChunk
     from zse.device.gpu import Gpu, Stream
     from zse.kernels.layout import Activation, Partials, Plain
@@ -198,11 +199,17 @@ def _adapted_rows(step: Step) -> AdaptedRows:
     )
 
 
-def low_rank_bytes(spec: ModelSpec, options: LoRAOptions, rows_in_tiles: int) -> int:
-    """Return what the kernels hand on to each other for tiles of so many rows together."""
+def low_rank_bytes(spec: ModelSpec, options: LoRAOptions, shape: InputShape) -> int:
+    """Return what the kernels hand on to each other in a step."""
     most_rank = align_up(options.max_rank, RANKS)
     return max(
-        workspace_bytes(matrix.columns, len(matrix.part_rows), most_rank, rows_in_tiles)
+        workspace_bytes(
+            matrix.columns,
+            len(matrix.part_rows),
+            most_rank,
+            tiles=shape.adapter_tiles,
+            tile_rows=shape.adapter_tile_rows,
+        )
         for matrix in matrices_of(spec)
     )
 

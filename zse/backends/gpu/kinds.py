@@ -155,7 +155,7 @@ def low_rank_bytes(spec: ModelSpec, options: LoRAOptions, shape: InputShape) -> 
     """Return what the kernels of adapters hand on to each other in a step with some."""
     from zse.backends.gpu.adapters import low_rank_bytes
 
-    return low_rank_bytes(spec, options, shape.adapter_rows)
+    return low_rank_bytes(spec, options, shape)
 
 
 def text_operations_of(model: DeviceModel) -> TextOperations | None:

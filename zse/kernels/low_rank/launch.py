@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.layout import ADAPTER_PROMPT_ROWS, Partials, Quantized
+from zse.kernels.layout import ADAPTER_PROMPT_ROWS, ADAPTER_ROWS, Partials, Quantized
 from zse.kernels.low_rank.variants import (
     COLUMNS,
     PIECE,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.kernels.layout import Activation, Plain
 
-_LEAST_CHUNK = 512
-_MOST_SPLITS = 12
+_CHUNKS = {ADAPTER_ROWS: (512, 12), ADAPTER_PROMPT_ROWS: (2048, 4)}
+"""Least columns of a chunk, and most chunks, by the rows of a tile."""
 
 
 @record
@@ -86,7 +86,7 @@ def shrink(
         (
             adapted.tiles,
             matrix.parts * (matrix.most_rank // RANKS),
-            splits_of(inputs.columns),
+            splits_of(inputs.columns, adapted.tile_rows),
         ),
         inputs.codes if isinstance(inputs, Quantized) else inputs.values,
         inputs.scales if isinstance(inputs, Quantized) else 0,
@@ -96,7 +96,7 @@ def shrink(
         workspace_address,
         matrix.first_record,
         inputs.columns,
-        _chunk_of(inputs.columns),
+        _chunk_of(inputs.columns, adapted.tile_rows),
         matrix.most_rank,
     )
 
@@ -131,7 +131,7 @@ def expand(
         outputs.values,
         matrix.first_record,
         outputs.columns,
-        splits_of(columns),
+        splits_of(columns, adapted.tile_rows),
         matrix.most_rank,
     )
 
@@ -150,18 +150,20 @@ def check_row(columns: int, does: str) -> None:
         )
 
 
-def splits_of(columns: int) -> int:
+def splits_of(columns: int, tile_rows: int) -> int:
     """Return the chunks in which so many columns are summed: the same for any rows beside."""
-    return -(-columns // _chunk_of(columns))
+    return -(-columns // _chunk_of(columns, tile_rows))
 
 
-def _chunk_of(columns: int) -> int:
-    return max(_LEAST_CHUNK, align_up(-(-columns // _MOST_SPLITS), STEP_COLUMNS))
+def _chunk_of(columns: int, tile_rows: int) -> int:
+    """Return the columns of a chunk: shorter where few rows make few programs."""
+    least, most_splits = _CHUNKS[tile_rows]
+    return max(least, align_up(-(-columns // most_splits), STEP_COLUMNS))
 
 
-def workspace_bytes(columns: int, parts: int, most_rank: int, rows_in_tiles: int) -> int:
+def workspace_bytes(columns: int, parts: int, most_rank: int, *, tiles: int, tile_rows: int) -> int:
     """Return the bytes that ``shrink`` hands on to ``expand`` for a matrix of so many columns."""
-    return 4 * splits_of(columns) * rows_in_tiles * parts * most_rank
+    return 4 * splits_of(columns, tile_rows) * tiles * tile_rows * parts * most_rank
 
 
 def packed_starts(columns: Sequence[int]) -> bytes:
