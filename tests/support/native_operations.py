@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
+from zse.backends.resident import KV_SCALE_COLUMNS as SCALE_COLUMNS
 from zse.kernels.native.codes import ATTENTION_PARTS, CacheDtype, Kind, Register
 from zse.kernels.native.library import load, runnable
 from zse.kernels.native.structs import Attention, Cache, Norm, Operation, Rows, Step
@@ -82,7 +84,10 @@ class PagedCache:
         self.shape = (num_blocks, block_size, rows * kv_heads, head_dim)
         item_bytes = CACHE_DTYPES[dtype].itemsize
         self._numbers_bytes = block_size * rows * kv_heads * head_dim * item_bytes
-        scales_bytes = block_size * rows * kv_heads * 4 if dtype == CacheDtype.INT8 else 0
+        self._groups = -(-head_dim // SCALE_COLUMNS)
+        scales_bytes = 0
+        if dtype == CacheDtype.INT8:
+            scales_bytes = block_size * rows * kv_heads * self._groups * 2
         self.data = torch.zeros(num_blocks, self._numbers_bytes + scales_bytes, dtype=torch.uint8)
 
     def native(self) -> Cache:
@@ -98,16 +103,20 @@ class PagedCache:
         kept = self.data[:, : self._numbers_bytes].contiguous().view(CACHE_DTYPES[self.dtype])
         values = kept.view(self.shape).float()
         if self.dtype == CacheDtype.INT8:
-            scales = self.data[:, self._numbers_bytes :].contiguous().view(torch.float32)
-            values = values * scales.view(*self.shape[:3], 1)
+            scales = self.data[:, self._numbers_bytes :].contiguous().view(torch.float16)
+            wide = scales.view(*self.shape[:3], self._groups).float()
+            values = values * wide.repeat_interleave(SCALE_COLUMNS, -1)[..., : self.shape[3]]
         return values.view(-1, *self.shape[2:])
 
     def fill(self, generator: torch.Generator) -> None:
         """Keep random numbers."""
         values = torch.randn(self.shape, generator=generator)
         if self.dtype == CacheDtype.INT8:
-            scales = values.abs().amax(-1) / 127
-            codes = (values / scales.unsqueeze(-1)).round().to(torch.int8)
+            padded = functional.pad(values, (0, self._groups * SCALE_COLUMNS - self.shape[3]))
+            grouped = padded.unflatten(-1, (self._groups, SCALE_COLUMNS))
+            scales = (grouped.abs().amax(-1) / 127).half()
+            wide = scales.float().repeat_interleave(SCALE_COLUMNS, -1)[..., : self.shape[3]]
+            codes = (values / wide).round().clamp(-127, 127).to(torch.int8)
             self.data[:, : self._numbers_bytes] = codes.view(torch.uint8).flatten(1)
             self.data[:, self._numbers_bytes :] = scales.flatten(1).view(torch.uint8)
         else:

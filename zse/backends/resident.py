@@ -18,6 +18,9 @@ LEAST_GROUP = 32
 """Columns that share a scale of int8 activations, at least."""
 CHOICE_WORDS = 3
 """Numbers of 32 bits that say which expert a row goes through, and which rows an expert has."""
+KV_SCALE_COLUMNS = 32
+"""Columns of a key or a value that share a scale where they are kept as whole numbers."""
+_KV_SCALE_BYTES = 2
 _MOST_GROUP = 128
 _SCALE_BYTES = 4
 _CACHE_LINE = 64
@@ -49,7 +52,8 @@ def kept_heads(attention: AttentionSpec) -> tuple[int, int]:
 def kv_layer_bytes(attention: AttentionSpec, block_size: int, kv_dtype: str) -> int:
     """Return the bytes of one layer of a KV block: heads, the scales of int8 ones, whole lines."""
     rows = attention.cached_rows * block_size
-    scales = rows * _SCALE_BYTES if kv_dtype == "int8" else 0
+    groups = -(-attention.head_dim // KV_SCALE_COLUMNS) if kv_dtype == "int8" else 0
+    scales = rows * groups * _KV_SCALE_BYTES
     return align_up(rows * attention.head_dim * KV_ELEMENT_BYTES[kv_dtype] + scales, _CACHE_LINE)
 
 

@@ -76,6 +76,7 @@ class CPUBackend(Recorder):
             spec,
             exact=options.device.exact_activations,
             max_rank=options.lora.max_rank,
+            kv_dtype=options.cache.kv_dtype,
         )
         self._spec = spec
         self._weight_bytes = sum(

@@ -41,9 +41,15 @@ def ropes_of(spec: ModelSpec) -> dict[RoPESpec, None]:
 
 
 def attention_of(
-    spec: AttentionSpec, weights: LayerWeights, ropes: Sequence[RoPESpec]
+    spec: AttentionSpec,
+    weights: LayerWeights,
+    ropes: Sequence[RoPESpec],
+    key_factors: array[float] | None = None,
 ) -> structs.Attention:
-    """Return the attention of a layer; ``ropes`` are the model's, in their registers' order."""
+    """Return the attention of a layer; ``ropes`` are the model's, in their registers' order.
+
+    The factors of its keys must live as long as what is returned.
+    """
     rope = spec.rope
     return structs.Attention(
         num_heads=spec.num_heads,
@@ -64,6 +70,7 @@ def attention_of(
         shares_keys=spec.kv_of_layer is not None,
         sees_all=not spec.is_causal,
         latent=None if weights.latent is None else pointer(latent_of(spec, weights.latent)),
+        key_factors=None if key_factors is None else key_factors.buffer_info()[0],
     )
 
 

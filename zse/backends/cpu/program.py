@@ -26,6 +26,7 @@ from zse.backends.cpu.latent import record_queries, record_values
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import LowRankProducts, Recording
 from zse.backends.handles import EndWeights, LayerWeights
+from zse.backends.key_factors import NARROW_KV_DTYPES, key_factors
 from zse.backends.operations import is_attention
 from zse.kernels.native import codes, structs
 from zse.kernels.native.codes import Kind, Register, RowSet
@@ -65,9 +66,18 @@ class Recorder(MixtureRecorder):
         spec: The model.
         exact: Never round activations to 8 bits.
         max_rank: Of adapters.
+        kv_dtype: Of what is kept of keys and values.
     """
 
-    def __init__(self, weights: Weights, spec: ModelSpec, *, exact: bool, max_rank: int) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        spec: ModelSpec,
+        *,
+        exact: bool,
+        max_rank: int,
+        kv_dtype: str = "auto",
+    ) -> None:
         super().__init__(Recording(exact=exact), spec)
         linears = list(adapted_linears(spec))
         self._adapted = [linear.weight.name for linear in linears]
@@ -91,8 +101,12 @@ class Recorder(MixtureRecorder):
         bound = [bind_layer(layer, weights) for layer in spec.layers]
         self._scopes = [contextlib.nullcontext(layer) for layer in bound]
         self._ropes = {rope: Rope(rope) for rope in ropes_of(spec)}
+        is_narrow = kv_dtype in NARROW_KV_DTYPES
+        self._key_factors = key_factors(spec, weights.numbers) if is_narrow else {}
         self._attentions = {
-            layer.index: attention_of(layer.mixer, handles, list(self._ropes))
+            layer.index: attention_of(
+                layer.mixer, handles, list(self._ropes), self._key_factors.get(layer.index)
+            )
             for layer, handles in zip(spec.layers, bound, strict=True)
             if is_attention(layer.mixer)
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from ctypes import c_float
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,10 @@ class Weights:
         if address is None:
             address = self._vectors[spec.name] = self._widened(spec)
         return address
+
+    def numbers(self, spec: WeightSpec) -> list[float]:
+        """Return a vector's numbers."""
+        return list((c_float * prod(spec.shape)).from_address(self.vector(spec)))
 
     def span(self, *, without: Collection[str] = ()) -> tuple[int, int]:
         """Return where the tensors begin in memory that were asked for, and how many bytes on."""

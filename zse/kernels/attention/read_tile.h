@@ -22,7 +22,7 @@ static inline void read_keys_and_values(const struct group *groups, const struct
                                         int64_t num_groups, int turns, int64_t first_key,
                                         int64_t num_keys) {
     const char *rows[2 * PIECE_HEADS][TILE_KEYS];
-    float scales[2 * PIECE_HEADS][TILE_KEYS];
+    const uint16_t *scales[2 * PIECE_HEADS][TILE_KEYS];
     struct paged_rows keys[PIECE_HEADS], values[PIECE_HEADS];
     for (int64_t i = 0; i < num_groups; i++) {
         const struct group *group = groups + i;

@@ -2,6 +2,7 @@
 #ifndef ZSE_KEPT_H
 #define ZSE_KEPT_H
 
+#include "paged.h"
 #include "vector.h"
 #include "zse.h"
 
@@ -35,18 +36,32 @@ static inline uint16_t half_of(float value) {
     return bits;
 }
 
-/* Write codes and return their scale: the largest value has code 127, halves go to even. */
-static inline float quantize_head(const float *head, int32_t head_dim, int8_t *codes) {
+/* Write codes and return their scale: the largest value has code 127, halves go to even. The scale
+ * is rounded before, so that the codes fit it. */
+static inline uint16_t quantize_group(const float *values, int32_t count, int8_t *codes) {
+    const float to_whole = 0x1.8p23f, largest_half = 65504.0f;
     float largest = 0.0f;
-    for (int32_t i = 0; i < head_dim; i++) {
-        float size = __builtin_fabsf(head[i]);
+    for (int32_t i = 0; i < count; i++) {
+        float size = __builtin_fabsf(values[i]);
         largest = size > largest ? size : largest;
     }
-    float scale = largest / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    const float to_whole = 0x1.8p23f;
-    for (int32_t i = 0; i < head_dim; i++)
-        codes[i] = (int8_t)(int32_t)((head[i] * inverse + to_whole) - to_whole);
-    return scale;
+    float exact = largest / 127.0f;
+    uint16_t bits = half_of(exact < largest_half ? exact : largest_half);
+    float scale = half_value(bits), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    for (int32_t i = 0; i < count; i++) {
+        float code = (values[i] * inverse + to_whole) - to_whole;
+        codes[i] = (int8_t)(code > 127.0f ? 127.0f : code < -127.0f ? -127.0f : code);
+    }
+    return bits;
+}
+
+static inline void quantize_head(const float *head, int32_t head_dim, int8_t *codes,
+                                 uint16_t *scales) {
+    for (int32_t first = 0; first < head_dim; first += SCALE_COLUMNS) {
+        int32_t left = head_dim - first;
+        scales[first / SCALE_COLUMNS] = quantize_group(
+            head + first, left < SCALE_COLUMNS ? left : SCALE_COLUMNS, codes + first);
+    }
 }
 
 /* Where a row of the step is kept: its block, and its place among the block's tokens. */
@@ -73,8 +88,9 @@ static inline void store_head(const struct zse_cache *cache, const struct place 
             break;
         default: {
             int64_t codes_bytes = cache->block_size * place->num_slots * head_dim;
-            float *scales = (float *)(place->block + codes_bytes);
-            scales[index] = quantize_head(head, head_dim, (int8_t *)place->block + first);
+            uint16_t *scales = (uint16_t *)(place->block + codes_bytes);
+            quantize_head(head, head_dim, (int8_t *)place->block + first,
+                          scales + index * scales_of_row(head_dim));
         }
     }
 }

@@ -18,10 +18,17 @@ struct paged_head {
 /* Where the rows of consecutive positions lie, and what their codes are multiplied by. */
 struct paged_rows {
     const char *const *rows;
-    const float *scales; /* of INT8 alone */
+    const uint16_t *const *scales; /* of INT8 alone: fp16, one for so many columns of a row */
     int32_t head_dim;
     int32_t dtype;
 };
+
+/* Columns of a row that share a scale. */
+#define SCALE_COLUMNS 32
+
+ALWAYS_INLINE int64_t scales_of_row(int64_t columns) {
+    return (columns + SCALE_COLUMNS - 1) / SCALE_COLUMNS;
+}
 
 ALWAYS_INLINE int64_t number_bytes(int32_t dtype) {
     return dtype == ZSE_CACHE_FP32 ? 4 : dtype == ZSE_CACHE_INT8 ? 1 : 2;
@@ -29,10 +36,12 @@ ALWAYS_INLINE int64_t number_bytes(int32_t dtype) {
 
 /* Find the rows of positions first .. first + count. */
 static inline struct paged_rows find_rows(const struct paged_head *head, int64_t first,
-                                          int64_t count, const char **rows, float *scales) {
+                                          int64_t count, const char **rows,
+                                          const uint16_t **scales) {
     const struct zse_cache *cache = &head->cache;
     int64_t block_size = cache->block_size, num_slots = head->num_slots;
     int64_t row_bytes = head->row_dim * number_bytes(cache->dtype);
+    int64_t row_scales = scales_of_row(head->row_dim);
     int64_t place = first / block_size, offset = first % block_size;
     const char *block = cache->data + head->blocks[place] * cache->block_bytes;
     for (int64_t i = 0; i < count; i++, offset++) {
@@ -43,7 +52,8 @@ static inline struct paged_rows find_rows(const struct paged_head *head, int64_t
         int64_t index = offset * num_slots + head->slot;
         rows[i] = block + index * row_bytes;
         if (cache->dtype == ZSE_CACHE_INT8)
-            scales[i] = ((const float *)(block + block_size * num_slots * row_bytes))[index];
+            scales[i] = (const uint16_t *)(block + block_size * num_slots * row_bytes) +
+                        index * row_scales;
     }
     return (struct paged_rows){rows, scales, head->head_dim, cache->dtype};
 }
@@ -83,12 +93,18 @@ ALWAYS_INLINE vfloat load_cached(const struct paged_rows *from, int64_t row, int
 
 ALWAYS_INLINE void copy_rows_of(const struct paged_rows *from, int64_t first, int64_t end,
                                 int32_t dtype, float *output, int64_t stride) {
-    for (int64_t row = first; row < end; row++)
+    for (int64_t row = first; row < end; row++) {
+        float scale = 0.0f;
         for (int64_t column = 0; column < stride; column += VECTOR_LANES) {
             vfloat values = load_cached(from, row, column, dtype);
-            if (dtype == ZSE_CACHE_INT8) values *= from->scales[row];
+            if (dtype == ZSE_CACHE_INT8) {
+                if (column % SCALE_COLUMNS == 0)
+                    scale = half_value(from->scales[row][column / SCALE_COLUMNS]);
+                values *= scale;
+            }
             vstore(output + row * stride + column, values);
         }
+    }
 }
 
 /* Copy rows first .. end as float32, each to its place in rows `stride` (whole vectors) apart,
@@ -98,18 +114,33 @@ static inline void copy_rows(const struct paged_rows *from, int64_t first, int64
     FOR_EACH_DTYPE(from->dtype, copy_rows_of(from, first, end, dtype, output, stride))
 }
 
+/* The row that is turned into a lane: the last of `count` stands for those that are missing. */
+ALWAYS_INLINE int64_t turned_row(int64_t first, int64_t count, int64_t lane) {
+    return first + (lane < count ? lane : count - 1);
+}
+
+ALWAYS_INLINE vfloat scales_of_rows(const struct paged_rows *from, int64_t first, int64_t count,
+                                    int64_t group) {
+    uint16_t scales[VECTOR_LANES];
+    for (int lane = 0; lane < VECTOR_LANES; lane++)
+        scales[lane] = from->scales[turned_row(first, count, lane)][group];
+    return vload_half(scales);
+}
+
 ALWAYS_INLINE void turn_rows_of(const struct paged_rows *from, int64_t first, int64_t count,
                                 int32_t dtype, float *output, int64_t output_stride) {
+    vfloat scales = {0};
     for (int64_t column = 0; column < from->head_dim; column += VECTOR_LANES) {
         vfloat square[VECTOR_LANES];
-        for (int row = 0; row < VECTOR_LANES; row++) {
-            int64_t source = first + (row < count ? row : count - 1);
-            square[row] = load_cached(from, source, column, dtype);
-            if (dtype == ZSE_CACHE_INT8) square[row] *= from->scales[source];
-        }
-        vturn(square);
         for (int row = 0; row < VECTOR_LANES; row++)
+            square[row] = load_cached(from, turned_row(first, count, row), column, dtype);
+        vturn(square);
+        if (dtype == ZSE_CACHE_INT8 && column % SCALE_COLUMNS == 0)
+            scales = scales_of_rows(from, first, count, column / SCALE_COLUMNS);
+        for (int row = 0; row < VECTOR_LANES; row++) {
+            if (dtype == ZSE_CACHE_INT8) square[row] *= scales;
             vstore(output + (column + row) * output_stride, square[row]);
+        }
     }
 }
 

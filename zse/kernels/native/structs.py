@@ -72,6 +72,7 @@ class Attention(Structure):
         ("shares_keys", c_int32),
         ("sees_all", c_int32),
         ("latent", POINTER(Latent)),
+        ("key_factors", c_void_p),
     )
 
 

@@ -153,4 +153,13 @@ ALWAYS_INLINE vfloat vload_half(const uint16_t *from) {
 #endif
 }
 
+ALWAYS_INLINE float half_value(uint16_t bits) {
+#if defined(__F16C__)
+    return _cvtsh_ss(bits);
+#else
+    uint16_t first[VECTOR_LANES] = {bits};
+    return vload_half(first)[0];
+#endif
+}
+
 #endif

@@ -107,6 +107,8 @@ struct zse_attention {
     int32_t sees_all;      /* 1: chunks are whole texts, whose rows see each other's keys and values
                               where QKV has them, all three kinds; nothing is stored */
     const struct zse_latent *latent; /* or NULL; there is one KV head then, its values in its keys */
+    const float *key_factors; /* [num_kv_heads, head_dim]: keys are kept divided by them, and queries
+                                 multiplied; or NULL */
 };
 
 /* Which experts a row goes through: those of the highest scores, the first among equals. */
@@ -166,8 +168,8 @@ struct zse_rope {
 };
 
 /* One layer's keys and values: [num_blocks, block_size, 2 * kv_heads, head_dim], keys first. Values
- * that begin with a latent are not kept twice. INT8 heads are followed, in the same block, by
- * float32 scales, one of each. */
+ * that begin with a latent are not kept twice. INT8 heads are followed, in the same block, by fp16
+ * scales, [block_size, 2 * kv_heads, head_dim / 32]. */
 struct zse_cache {
     char *data;
     int64_t block_bytes;   /* from one block to the next */

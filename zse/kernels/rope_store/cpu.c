@@ -78,6 +78,23 @@ static inline void rotate_heads(const struct zse_attention *attention, int32_t n
         rotate_head(heads + (int64_t)head * attention->head_dim, rotary, attention->rotary_dim);
 }
 
+/* Queries times their keys' factors, after the rotation: the two of a pair have the same one. */
+static inline void multiply_queries(const struct zse_attention *attention, float *queries) {
+    int64_t head_dim = attention->head_dim;
+    int64_t repeats = attention->num_heads / attention->num_kv_heads;
+    for (int64_t head = 0; attention->key_factors && head < attention->num_heads; head++) {
+        const float *factors = attention->key_factors + head / repeats * head_dim;
+        for (int64_t i = 0; i < head_dim; i++) queries[head * head_dim + i] *= factors[i];
+    }
+}
+
+/* Keys that lie side by side as all their factors do. */
+static inline void divide_keys(const struct zse_attention *attention, float *keys) {
+    int64_t columns = (int64_t)attention->num_kv_heads * attention->head_dim;
+    for (int64_t i = 0; attention->key_factors && i < columns; i++)
+        keys[i] /= attention->key_factors[i];
+}
+
 /* Values, which may be keys as the matrix gave them, and may have a norm without weight. */
 static inline void store_values(const struct zse_attention *attention,
                                 const struct zse_cache *cache, const struct place *place,
@@ -99,6 +116,7 @@ static void store_row(const struct zse_attention *attention, const struct zse_ca
     int32_t num_kv_heads = attention->num_kv_heads, head_dim = attention->head_dim;
     normalize_heads(attention, attention->num_heads, attention->q_norm, row);
     rotate_heads(attention, attention->num_heads, rotary, row);
+    multiply_queries(attention, row);
     if (attention->shares_keys) return;
     float *keys = row + first_key_column(attention);
     if (attention->sees_all) {
@@ -112,6 +130,7 @@ static void store_row(const struct zse_attention *attention, const struct zse_ca
     store_values(attention, cache, &place, keys + values); /* before keys turn, as they may be them */
     normalize_heads(attention, num_kv_heads, attention->k_norm, keys);
     rotate_heads(attention, num_kv_heads, rotary, keys);
+    divide_keys(attention, keys);
     for (int32_t head = 0; head < num_kv_heads; head++)
         store_head(cache, &place, head, keys + (int64_t)head * head_dim, head_dim);
 }
