@@ -293,7 +293,7 @@ def test_greedy_tokens_match_transformers_generate(make_pair: Callable[..., Any]
 
 @pytest.mark.parametrize(
     ("kv_dtype", "tolerance", "share"),
-    [("auto", 4e-3, 1 / 2), ("fp16", 4e-3, 1 / 2), ("bf16", 3e-2, 1 / 2), ("int8", 3e-2, 9 / 32)],
+    [("auto", 4e-3, 1 / 2), ("fp16", 4e-3, 1 / 2), ("bf16", 3e-2, 1 / 2), ("int8", 3e-2, 17 / 64)],
 )
 def test_a_narrower_cache_is_close_and_smaller(
     kv_dtype: str, tolerance: float, share: float, make_pair: Callable[..., Any]

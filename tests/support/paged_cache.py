@@ -100,6 +100,14 @@ def paired(head_dim: int, rotary_dim: int) -> list[int]:
     return [*first, *range(turning, rotary_dim), *range(half + turning, head_dim)]
 
 
+def random_factors(kv_heads: int, head_dim: int, rotary_dim: int) -> torch.Tensor:
+    """Return powers of two [kv_heads, D], the same for both columns of each pair that turns."""
+    factors = torch.exp2(torch.randint(0, 3, (kv_heads, head_dim)).float())
+    half = rotary_dim // 2
+    factors[:, half:rotary_dim] = factors[:, :half]
+    return factors
+
+
 def usual_heads(joined: torch.Tensor, shape: HeadShape, value_epsilon: float = 0) -> torch.Tensor:
     """Return q, k and v [T, heads, D] of the heads of a joined product, zeros for what it lacks."""
     kv = shape.kv_heads

@@ -205,6 +205,9 @@ class HeadInputs:
     """Columns of a head that turn, the first ones; None for all."""
     value_epsilon: float = 0.0
     """Of the norm without weight of each head's value; 0 for none."""
+    key_factors: int = 0
+    """Address of float32 [kv_heads, head_dim]: keys of an int8 cache are divided by them, queries
+    multiplied; the same for both columns of a pair that turns. 0 for none."""
 
     def is_usual(self, shape: HeadShape) -> bool:
         """Whether rows are q, k and v, heads turn as a whole, and values are as they come."""
@@ -228,6 +231,7 @@ class HeadInputs:
             self.bias,
             self.q_norm,
             self.k_norm,
+            self.key_factors,
             self.cosines_sines,
             self.positions,
         )

@@ -85,11 +85,6 @@ def test_an_int8_cache_takes_little_more_than_half():
     assert 0.5 < sum(quantized.block_bytes()) / sum(LAYOUT.block_bytes()) < 0.54
 
 
-def test_layers_that_are_kept_stay_in_16_bits():
-    kept = layout_for(SPEC, "int8", groups_of(SPEC, options()), kept_layers=(1,))
-    assert [layer.dtype for layer in kept.layers.values()] == ["int8", "bf16"]
-
-
 def test_layers_have_heads_of_their_own_and_some_read_those_of_another():
     first, second = SPEC.layers
     wide = replace(first.mixer, num_kv_heads=1, head_dim=512)

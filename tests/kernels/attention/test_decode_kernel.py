@@ -13,6 +13,7 @@ from paged_cache import (
     angles,
     leave_behind,
     paired,
+    random_factors,
     relative_error,
     usual_heads,
 )
@@ -65,6 +66,7 @@ class Case:
     value_epsilon: float = 0.0
     sinks: bool = False
     leaves: bool = False
+    factors: bool = False
 
 
 def check(case: Case) -> None:
@@ -89,6 +91,7 @@ def check(case: Case) -> None:
     turning = dim if case.rotary_dim is None else case.rotary_dim
     frequencies, table = angles(256, turning)
     sinks = torch.randn(shape.num_heads) * 3
+    wide = random_factors(kv, dim, turning) if case.factors else torch.ones(kv, dim)
     positions = torch.tensor(case.positions, dtype=torch.int32)
     partials = torch.full((decode_partials_bytes(rows, shape, case.splits) // 4,), float("nan"))
     counters = torch.zeros(decode_counters_bytes(rows, shape) // 4, dtype=torch.int32)
@@ -114,6 +117,7 @@ def check(case: Case) -> None:
                 epsilon=EPSILON,
                 rotary_dim=case.rotary_dim,
                 value_epsilon=case.value_epsilon,
+                key_factors=wide.data_ptr() if case.factors else 0,
             ),
             shape, pages.cache, tables.tables,
             DecodeWorkspace(partials=partials.data_ptr(), counters=counters.data_ptr()),
@@ -146,7 +150,8 @@ def check(case: Case) -> None:
             frequencies, torch.tensor([position]), flat, shape.num_heads,
             (*norms, EPSILON) if case.norm else None,
         )  # fmt: skip
-        flat[position, :kv] = flat[position, :kv, order]
+        query = query * wide.repeat_interleave(case.group, 0)
+        flat[position, :kv] = (flat[position, :kv] / wide)[:, order]
         stored = pages.read(tables.lists[row], position + 1)
         stored[: seen[row]] = before[row][: seen[row]]
         if shape.stores:
@@ -200,6 +205,17 @@ def test_bias_and_head_norm_with_either_cache(quantized: bool, bias: bool, norm:
             qkv_splits=3,
         )
     )
+
+
+@pytest.mark.parametrize("rotary_dim", [None, 32])
+def test_the_new_key_is_divided_by_its_factors_and_queries_are_multiplied(
+    rotary_dim: int | None,
+) -> None:
+    check(
+        Case(
+            positions=(40,), bias=True, quantized_cache=True, factors=True, rotary_dim=rotary_dim
+        )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("splits", [1, 3])

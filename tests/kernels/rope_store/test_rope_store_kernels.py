@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 import torch
 from interpreted import InterpretedLauncher
-from paged_cache import Pages, Tables, angles, paired, relative_error, usual_heads
+from paged_cache import (
+    Pages,
+    Tables,
+    angles,
+    paired,
+    random_factors,
+    relative_error,
+    usual_heads,
+)
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.layout import HeadInputs, HeadPart, HeadShape, Partials
@@ -38,6 +46,7 @@ def check(
     norm: bool = False,
     rotary_dim: int | None = None,
     value_epsilon: float = 0.0,
+    factors: bool = False,
 ) -> None:
     """Run two sequences of 3 and 2 rows that cross a block, and compare everything stored."""
     torch.manual_seed(6)
@@ -52,6 +61,7 @@ def check(
     turning = dim if rotary_dim is None else rotary_dim
     frequencies, table = angles(64, turning)
     queries = torch.zeros(5, heads, dim, dtype=torch.bfloat16)
+    wide = random_factors(kv, dim, turning) if factors else torch.ones(kv, dim)
     summed = Partials(rows=5, columns=shape.qkv_columns, splits=splits, values=parts.data_ptr())
     rope_store(
         InterpretedLauncher(),
@@ -65,6 +75,7 @@ def check(
             epsilon=EPSILON,
             rotary_dim=rotary_dim,
             value_epsilon=value_epsilon,
+            key_factors=wide.data_ptr() if factors else 0,
         ),
         shape, pages.cache, tables.tables,
         table_rows_address=table_rows.data_ptr(), queries_address=queries.data_ptr(),
@@ -75,6 +86,8 @@ def check(
         usual_heads(total.unflatten(1, (-1, dim)), shape, value_epsilon), positions.long(),
         frequencies, torch.arange(5), cache, heads, (*norms, EPSILON) if norm else None,
     )  # fmt: skip
+    expected = expected * wide.repeat_interleave(shape.group, 0)
+    cache[:, :kv] /= wide
     order = paired(dim, turning)
     cache[:, :kv] = cache[:, :kv, order]
     limit = INT8_CACHE_TOLERANCE if quantized else TOLERANCE
@@ -94,6 +107,12 @@ def check(
 def test_queries_and_the_cache_equal_the_reference(quantized: bool, norm: bool, bias: bool) -> None:
     shape = HeadShape(num_heads=6, kv_heads=2, head_dim=64)
     check(shape, quantized=quantized, norm=norm, bias=bias)
+
+
+@pytest.mark.parametrize("rotary_dim", [None, 32])
+def test_keys_are_divided_by_their_factors_and_queries_multiplied(rotary_dim: int | None) -> None:
+    shape = HeadShape(num_heads=4, kv_heads=2, head_dim=64)
+    check(shape, quantized=True, bias=True, factors=True, rotary_dim=rotary_dim)
 
 
 @pytest.mark.parametrize("splits", [1, 5])

@@ -18,7 +18,7 @@ from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from zse.backends.kv_groups import KVGroups
     from zse.device.gpu import Block, Gpu, Stream
@@ -89,15 +89,12 @@ class KVLayout:
         return sizes
 
 
-def layout_for(
-    spec: ModelSpec, dtype: str, groups: KVGroups, kept_layers: Collection[int] = ()
-) -> KVLayout:
+def layout_for(spec: ModelSpec, dtype: str, groups: KVGroups) -> KVLayout:
     """Return the layout of a model's cache.
 
     Args:
         dtype: ``bf16`` or ``int8``.
         groups: The groups of its layers.
-        kept_layers: Layers that stay in bfloat16 whatever ``dtype`` says.
     """
     layers: dict[int, LayerKV] = {}
     readers: dict[int, int] = {}
@@ -111,7 +108,7 @@ def layout_for(
         layers[index] = LayerKV(
             kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
-            dtype="bf16" if index in kept_layers else dtype,
+            dtype=dtype,
             has_values=attention.latent is None,
         )
     return KVLayout(layers=layers, readers=readers, groups=groups)

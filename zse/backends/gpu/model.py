@@ -29,6 +29,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Query, Step
     from zse.backends.gpu.heads import AttentionKind
+    from zse.backends.gpu.key_factors import DeviceFactors
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.facts import DeviceFacts
@@ -53,6 +54,8 @@ class LayerAttention:
     """Columns of a head that turn."""
     value_epsilon: float
     """Of the norm of values; 0 for none."""
+    key_factors: int
+    """Address of what keys are divided by; 0 where they are kept as they are."""
     norms_all_heads: bool
     """Whether all queries have one norm together, and so have all keys."""
     can_quantize: bool
@@ -70,6 +73,7 @@ class DeviceModel:
         spec: ModelSpec,
         options: LoadOptions,
         tuning: Tuning,
+        key_factors: DeviceFactors,
     ) -> None:
         self.weights = weights
         self.spec = spec
@@ -88,6 +92,7 @@ class DeviceModel:
             if inputs is None
             else bind_layer_inputs(inputs, weights.table(inputs.table), weights),
         )
+        self._key_factors = key_factors
         self._rotary = {
             rope: gpu.allocate(self.plans.rotary_table_bytes(rope)) for rope in ropes_of(spec)
         }
@@ -114,6 +119,7 @@ class DeviceModel:
             cosines_sines=self.angles(rope) if rope is not None else 0,
             rotary_dim=rope.rotary_dim if rope is not None else 0,
             value_epsilon=attention.value_norm_epsilon or 0.0,
+            key_factors=self._key_factors.addresses.get(index, 0),
             norms_all_heads=norms_all_heads(attention),
             can_quantize=attention_output_can_be_quantized(kind.shape),
         )
@@ -136,7 +142,8 @@ class DeviceModel:
         )
 
     def make_tables(self, launcher: Launcher, stream: Stream) -> None:
-        """Fill the rotary tables, and clear the counters by which attention finds its last part."""
+        """Fill tables and key factors, and clear the counters by which attention finds an end."""
+        self._key_factors.fill(stream)
         self._gpu.fill(self._counters.address, 0, self._counters.length_bytes, stream)
         if self.adapters is not None:
             self.adapters.place_starts(stream)
@@ -204,6 +211,7 @@ class DeviceModel:
             epsilon=norms[0].epsilon if norms else 0.0,
             rotary_dim=attention.rotary_dim,
             value_epsilon=attention.value_epsilon,
+            key_factors=attention.key_factors,
         )
 
     def tables(self, step: Step, layer: int) -> BlockTables:

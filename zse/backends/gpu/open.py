@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.backend import GPUBackend
+from zse.backends.gpu.key_factors import DeviceFactors, read_key_factors
 from zse.backends.gpu.kinds import import_kinds, state_pool_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.gpu.launcher import PackLauncher
@@ -19,9 +20,9 @@ from zse.backends.gpu.memory import (
     limited,
 )
 from zse.backends.gpu.model import DeviceModel
-from zse.backends.gpu.outliers import outlier_layers
 from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
+from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.kv_groups import groups_of
 from zse.backends.states import states_of, with_states_that_fit
 from zse.errors import DeviceError
@@ -84,14 +85,23 @@ def build_backend(
     options = with_states_that_fit(spec, load.options, arrival.budget.for_cache)
     _check_options(options)
     kv_dtype = "bf16" if spec.is_encoder else _KV_DTYPES[options.cache.kv_dtype]
-    kept = outlier_layers(arrival.source, load.reader.header, spec) if kv_dtype == "int8" else ()
-    layout = layout_for(spec, kv_dtype, groups_of(spec, options), kept)
+    layout = layout_for(spec, kv_dtype, groups_of(spec, options))
+    is_narrow = kv_dtype in NARROW_KV_DTYPES
+    factors = read_key_factors(arrival.source, load.reader.header, spec) if is_narrow else {}
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     with phases("kernels"):
         launcher = make_launcher()
     with phases("kv-cache"):
         tuning = Tuning.load(launcher.device.name, cache_dir=load.cache_dir)
-        model = DeviceModel(arrival.gpu, launcher.device, weights, spec, options, tuning)
+        model = DeviceModel(
+            arrival.gpu,
+            launcher.device,
+            weights,
+            spec,
+            options,
+            tuning,
+            DeviceFactors(arrival.gpu, factors),
+        )
         memory = _share_out(arrival, model, layout, options)
         model.make_tables(launcher, stream)
         memory.sequences.cache.clear_unseen(stream)

@@ -13,6 +13,7 @@ import torch
 from zse.backends.torch.step import QUERY_TILE, causal_mask, window_mask
 
 if TYPE_CHECKING:
+    from zse.backends.torch.kept import KeptRows
     from zse.backends.torch.step import ChunkRows, Step
     from zse.models.layer_spec import AttentionSpec
 
@@ -59,8 +60,7 @@ def attend(
 class _LayerCache(NamedTuple):
     """Where one layer's keys and values are, and how far back a query sees them."""
 
-    pool: torch.Tensor
-    """[num_blocks, block_size, kept rows, head_dim]: keys, then values if there are any."""
+    pool: KeptRows
     group: int
     """Of layers, whose blocks a sequence has a table of."""
     num_kv_heads: int
@@ -98,12 +98,11 @@ class _LayerCache(NamedTuple):
 
     def gather(self, chunk: ChunkRows, first: int, end: int) -> tuple[torch.Tensor, ...]:
         """Return keys and values [kv_heads, end - first, columns] of positions first to end."""
-        block_size = self.pool.shape[1]
+        block_size = self.pool.block_size
         first_block = first // block_size
         used = chunk.blocks[self.group][first_block : -(-end // block_size)]
-        joined = self.pool.index_select(0, used).view(-1, *self.pool.shape[2:])
         offset = first - first_block * block_size
-        joined = joined[offset : offset + end - first].float().transpose(0, 1)
+        joined = self.pool.read(used)[offset : offset + end - first].transpose(0, 1)
         if self.latent_columns is not None:
             return joined, joined[..., : self.latent_columns]
         return joined[: self.num_kv_heads], joined[self.num_kv_heads :]

@@ -12,10 +12,12 @@ from zse.backends.cpu.threads import choose_threads
 from zse.backends.kv_groups import groups_of
 from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks, limited
+from zse.backends.resident import kv_layer_bytes
 from zse.backends.single import all_single
 from zse.backends.states import check_states, states_of
 from zse.backends.torch.adapters import BoundAdapter
 from zse.backends.torch.delta import States
+from zse.backends.torch.kept import kept_rows
 from zse.backends.torch.operations import TorchOperations, check_supported
 from zse.backends.torch.step import PagedMemory, Step, StepMemory, build_step
 from zse.backends.torch.weights import Weights
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
-_KV_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
+_KV_DTYPES = {
+    "auto": torch.float32,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "int8": torch.int8,
+}
 
 
 class TorchBackend(TorchOperations):
@@ -68,11 +75,11 @@ class TorchBackend(TorchOperations):
             if is_attention(layer.mixer) and layer.mixer.kv_of_layer is None
         }
         groups = groups_of(spec, options)
-        token_bytes = [0] * (1 + len(groups.windows))
+        kv_dtype = "fp32" if options.cache.kv_dtype == "auto" else options.cache.kv_dtype
+        self._block_bytes = [0] * (1 + len(groups.windows))
         for index, one in self._storing.items():
-            numbers = one.cached_rows * one.head_dim
-            token_bytes[groups.of_layer[index]] += numbers * self._kv_dtype.itemsize
-        self._block_bytes = [self.block_size * count for count in token_bytes]
+            length_bytes = kv_layer_bytes(one, self.block_size, kv_dtype)
+            self._block_bytes[groups.of_layer[index]] += length_bytes
         self._groups = groups = limited(groups, options, machine, self._block_bytes)
         self._weights = Weights(reader, spec)
         self.states = states_of(spec, options)
@@ -82,7 +89,7 @@ class TorchBackend(TorchOperations):
         num_blocks = groups.num_blocks(self.num_blocks)
         self.windows = groups.pools_of(num_blocks)
         self._memory = self._new_memory(num_blocks, self.states.num_slots)
-        super().__init__(self._weights, spec)
+        super().__init__(self._weights, spec, kv_dtype=kv_dtype)
 
     # --- the pass ------------------------------------------------------------------------------
 
@@ -130,7 +137,7 @@ class TorchBackend(TorchOperations):
         for index, attention in self._storing.items():
             count, kept = num_blocks[groups.of_layer[index]], attention.cached_rows
             shape = (count, size, kept, attention.head_dim)
-            blocks[index] = _untouched_zeros(shape, self._kv_dtype)
+            blocks[index] = kept_rows(shape, self._kv_dtype, _untouched_zeros)
         return StepMemory(
             PagedMemory(
                 block_size=size,

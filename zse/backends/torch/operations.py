@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from zse.backends.binding import bind_classifier, bind_layer
 from zse.backends.handles import EndWeights, LayerWeights
+from zse.backends.key_factors import NARROW_KV_DTYPES, key_factors
 from zse.backends.operations import is_attention, refuse
 from zse.backends.torch.activation import activate_rows, activated
 from zse.backends.torch.adapters import add_adapters
@@ -69,7 +70,7 @@ class Query(NamedTuple):
 class TorchOperations:
     """See ``zse.backends.operations.Operations``; the model has been checked."""
 
-    def __init__(self, weights: BoundWeights, spec: ModelSpec) -> None:
+    def __init__(self, weights: BoundWeights, spec: ModelSpec, *, kv_dtype: str = "fp32") -> None:
         self.ends = EndWeights(
             embedding=weights.embedding,
             layer_inputs=weights.layer_inputs(spec),
@@ -82,6 +83,7 @@ class TorchOperations:
         mixers = [layer.mixer for layer in spec.layers]
         ropes = {mixer.rope for mixer in mixers if is_attention(mixer)}
         self._rotary = {rope: RotaryTable(rope) for rope in ropes if rope is not None}
+        self._key_factors = _key_factors(weights, spec) if kv_dtype in NARROW_KV_DTYPES else {}
 
     def drop(self) -> None:
         self._scopes.clear()
@@ -133,10 +135,15 @@ class TorchOperations:
         rotary = step.rotary.get(attention.rope) if attention.rope is not None else None
         heads = _head_norm(query, weights.q_norm, dim)
         rotated = heads if rotary is None else rotate(heads, *rotary)
+        if (factors := self._key_factors.get(layer)) is not None:
+            repeats = attention.num_heads // attention.num_kv_heads
+            rotated = rotated * factors.repeat_interleave(repeats, 0)
         if keys is not None:
             stored = _head_norm(keys, weights.k_norm, dim)
             if rotary is not None:
                 stored = rotate(stored, *rotary)
+            if factors is not None:
+                stored = stored / factors
             values = values.reshape(rows, -1, dim)
             if attention.value_norm_epsilon is not None:
                 values = functional.rms_norm(values, (dim,), eps=attention.value_norm_epsilon)
@@ -274,6 +281,16 @@ class TorchOperations:
             accepted(chunk, list(islice(sampled, len(sampling))))
             for chunk, sampling in zip(batch.chunks, batch.sampling, strict=True)
         ]
+
+
+def _key_factors(weights: BoundWeights, spec: ModelSpec) -> dict[int, torch.Tensor]:
+    """Return float32 [kv_heads, head_dim] of each layer whose keys have large constants."""
+    heads = {layer.index: layer.mixer for layer in spec.layers if is_attention(layer.mixer)}
+    found = key_factors(spec, lambda bias: weights.vector(bias).tolist())
+    return {
+        layer: torch.tensor(factors).view(-1, heads[layer].head_dim)
+        for layer, factors in found.items()
+    }
 
 
 def _product(step: Step, linear: BoundLinear, inputs: torch.Tensor) -> torch.Tensor:

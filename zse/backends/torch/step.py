@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from zse.backends.torch.adapters import BoundAdapter
     from zse.backends.torch.delta import States
+    from zse.backends.torch.kept import KeptRows
     from zse.backends.types import SequenceChunk, StepBatch
     from zse.kv.windows import WindowGroup
     from zse.models.rope import RoPESpec
@@ -50,8 +51,8 @@ class PagedMemory:
     """Of the group that keeps whole sequences."""
     windows: Sequence[WindowGroup]
     """The other groups."""
-    layers: dict[int, torch.Tensor]
-    """Of each layer that stores any: [num_blocks, block_size, kept rows, head_dim]."""
+    layers: dict[int, KeptRows]
+    """Of each layer that stores any."""
     group_of: Mapping[int, int]
     """Group of each of these layers."""
 
@@ -92,8 +93,7 @@ class Step:
 
     def keep(self, layer: int, rows: torch.Tensor) -> None:
         """Write what a layer keeps of the tokens, [tokens, kept rows, head_dim]."""
-        pool, slots = self.cache.layers[layer], self.slots[self.cache.group_of[layer]]
-        pool.view(-1, *pool.shape[2:]).index_copy_(0, slots, rows.to(pool.dtype))
+        self.cache.layers[layer].write(self.slots[self.cache.group_of[layer]], rows)
 
     def types(self) -> torch.Tensor:
         """Return int64 [tokens]: 1 in the second text of a pair, else 0. All chunks are texts."""

@@ -150,6 +150,7 @@ def attention_decode(
         workspace.counters,
         *((rules.sinks,) if form.family else ()),
         *inputs.numbers,
+        int(inputs.key_factors != 0),
         *_numbers(tables, shape, rules),
         inputs.epsilon,
         *(family if form.family else ()),

@@ -38,6 +38,7 @@ _DECODE_NUMBERS = (
     number("rows"),
     number("qkv_splits"),
     number("has_bias"),
+    number("has_factors"),
     *_RULES,
     number("epsilon", "fp32"),
 )

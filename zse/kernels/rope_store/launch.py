@@ -93,6 +93,7 @@ def rope_store(
         queries_address,
         *cache.addresses,
         *inputs.numbers,
+        int(inputs.key_factors != 0),
         tables.stride,
         shape.num_heads,
         shape.kv_heads,

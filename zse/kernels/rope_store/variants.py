@@ -16,6 +16,7 @@ HEAD_INPUTS = (
     pointer("bias", "fp32"),
     pointer("q_norm", "fp32"),
     pointer("k_norm", "fp32"),
+    pointer("key_factors", "fp32"),
     pointer("cosines_sines", "fp32"),
     pointer("positions", "i32"),
 )
@@ -51,6 +52,7 @@ ROPE_STORE = Kernel(
         number("rows"),
         number("splits"),
         number("has_bias"),
+        number("has_factors"),
         number("table_stride"),
         number("num_heads"),
         number("kv_heads"),

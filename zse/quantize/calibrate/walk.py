@@ -9,6 +9,7 @@ import torch
 
 from zse.backends.operations import is_attention
 from zse.backends.torch.delta import States
+from zse.backends.torch.kept import KeptRows
 from zse.backends.torch.operations import TorchOperations
 from zse.backends.torch.step import PagedMemory, StepMemory, build_step
 from zse.backends.types import SequenceChunk, StepBatch
@@ -107,12 +108,12 @@ class Walk:
         self._operations.turn(step)
         return step
 
-    def _cache(self, layer: LayerSpec, step: Step) -> torch.Tensor:
+    def _cache(self, layer: LayerSpec, step: Step) -> KeptRows:
         """Return memory for the keys and values of a step's sequences."""
         mixer = layer.mixer
         assert is_attention(mixer)  # ``check_walkable`` has refused others
         shape = (step.cache.num_blocks, self._block_size, mixer.cached_rows, mixer.head_dim)
-        return torch.zeros(shape)
+        return KeptRows(numbers=torch.zeros(shape))
 
 
 def _batches(sequences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

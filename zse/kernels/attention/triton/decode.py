@@ -31,6 +31,7 @@ from zse.kernels.attention.triton.parts import (
 )
 from zse.kernels.attention.triton.token import (
     add_summands,
+    balance_token,
     load_biases,
     rotate_token,
     scale_query,
@@ -211,9 +212,9 @@ def attend_tiles(
 
 @triton.jit
 def decode_row(
-    qkv, bias, q_norm, k_norm, cosines_sines, positions, tables, key_cache, value_cache,
-    output, parts, rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap,
-    scale, epsilon, family,
+    qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, tables, key_cache,
+    value_cache, output, parts, rows, qkv_splits, has_bias, has_factors, table_stride, num_heads,
+    kv_heads, window, softcap, scale, epsilon, family,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
     SOFTCAP: tl.constexpr, FAMILY: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
@@ -260,6 +261,10 @@ def decode_row(
         token = rotate_token(
             token, q_norm, k_norm, angles, family, epsilon, HEAD_DIM, HEAD_NORM, FAMILY
         )
+        token = balance_token(
+            token, places, key_factors, has_factors, family.first_key if FAMILY else num_heads,
+            HEAD_DIM, shift, key_cache.elements.dtype.element_ty == tl.int8,
+        )  # fmt: skip
         query = scale_query(token, scale if SOFTCAP else scale * LOG2_E, PLAIN)
         owner = ((num_tiles - 1) % splits == split).to(tl.int32)
         if FAMILY:
@@ -280,31 +285,33 @@ def decode_row(
 
 @triton.jit
 def attention_decode(
-    qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+    qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, tables,
     keys, values, key_scales, value_scales,
     outputs, output_scales, output_sums, partials, stats, counters,
-    rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale, epsilon,
+    rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
+    scale, epsilon,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
     SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Attend with rows of q, k and v; see ``decode_row``."""
     decode_row(
-        qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+        qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, tables,
         Stored(keys, key_scales), Stored(values, value_scales),
         Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
-        rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale,
-        epsilon, None, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM, SOFTCAP,
-        False, PDL, PLAIN,
+        rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
+        scale, epsilon, None, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM,
+        SOFTCAP, False, PDL, PLAIN,
     )  # fmt: skip
 
 
 @triton.jit
 def family_decode(
-    qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+    qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, tables,
     keys, values, key_scales, value_scales,
     outputs, output_scales, output_sums, partials, stats, counters, sinks,
-    rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale, epsilon,
+    rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
+    scale, epsilon,
     joined_heads, first_key, first_value, stores, rotary_half, norms_values, value_epsilon,
     has_gates, has_sinks,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
@@ -317,10 +324,10 @@ def family_decode(
         has_gates, has_sinks, sinks, qkv, bias, rows, qkv_splits, has_bias,
     )  # fmt: skip
     decode_row(
-        qkv, bias, q_norm, k_norm, cosines_sines, positions, tables,
+        qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, tables,
         Stored(keys, key_scales), Stored(values, value_scales),
         Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
-        rows, qkv_splits, has_bias, table_stride, num_heads, kv_heads, window, softcap, scale,
-        epsilon, family, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM, SOFTCAP,
-        True, PDL, PLAIN,
+        rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
+        scale, epsilon, family, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM,
+        SOFTCAP, True, PDL, PLAIN,
     )  # fmt: skip

@@ -217,6 +217,37 @@ def rotate_token(
 
 
 @triton.jit
+def balance_token(
+    token, places, key_factors, has_factors, first_key,
+    HEAD_DIM: tl.constexpr, SHIFT: tl.constexpr, QUANTIZED: tl.constexpr,
+):  # fmt: skip
+    """Return the rotated token with its key divided by factors, and its queries multiplied.
+
+    Args:
+        token: Rotated.
+        places: Where it lies in the joined product, whose keys start at head ``first_key``.
+        key_factors: Address of float32 [kv_heads, D].
+        has_factors: Whether there are any.
+        first_key: int32.
+        HEAD_DIM: D.
+        SHIFT: See ``Places``.
+        QUANTIZED: Whether the cache is int8; there are no factors else.
+    """
+    q_first, q_second, k_first, k_second, value = token
+    if QUANTIZED:  # noqa: SIM102 - known when the kernel is compiled
+        if has_factors != 0:
+            inside = (tl.arange(0, places.k.shape[1]) < HEAD_DIM // 2)[None, :]
+            line = key_factors - first_key * HEAD_DIM
+            first = tl.load(line + places.k, mask=inside, other=1.0)
+            second = tl.load(line + places.k_second + SHIFT, mask=inside, other=1.0)
+            q_first = q_first * first
+            q_second = q_second * second
+            k_first = k_first * (1.0 / first)
+            k_second = k_second * (1.0 / second)
+    return Token(q_first, q_second, k_first, k_second, value)
+
+
+@triton.jit
 def scale_query(token, scale, PLAIN: tl.constexpr):
     """Return the halves of the scaled query [HEADS, D / 2] as bfloat16."""
     return to_bf16(token.q_first * scale, PLAIN), to_bf16(token.q_second * scale, PLAIN)

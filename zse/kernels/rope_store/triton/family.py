@@ -8,6 +8,7 @@ import triton.language as tl
 from zse.kernels.rope_store.triton.heads import (
     BLOCK_TOKENS,
     Stored,
+    balance_heads,
     head_norm_factor,
     line_of,
     load_angles,
@@ -22,9 +23,9 @@ from zse.kernels.triton.parts import load_bias, sum_partials, wait_for_inputs
 
 @triton.jit
 def family_rope_store(
-    qkv, bias, q_norm, k_norm, cosines_sines, positions, table_rows, tables,
+    qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, table_rows, tables,
     queries, keys, values, key_scales, value_scales,
-    rows, splits, has_bias, table_stride, num_heads, kv_heads,
+    rows, splits, has_bias, has_factors, table_stride, num_heads, kv_heads,
     joined_heads, first_key, first_value, stores, rotary_half, norms_values,
     epsilon, value_epsilon,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, HEADS: tl.constexpr, HEAD_NORM: tl.constexpr,
@@ -78,6 +79,11 @@ def family_rope_store(
     position = tl.load(positions + row)
     cosines, sines = load_angles(cosines_sines, position, column, rotary_half)
     first_rotated, second_rotated = rotate(first, second, cosines, sines)
+    owner = tl.where(is_query, head // (num_heads // kv_heads), kv_head)
+    first_rotated, second_rotated = balance_heads(
+        (first_rotated, second_rotated), key_factors, has_factors, owner, is_query, is_key,
+        (pair_first, pair_second, mask, HEAD_DIM), keys.dtype.element_ty == tl.int8,
+    )  # fmt: skip
     q_at = queries + row * num_heads * HEAD_DIM + head[:, None] * HEAD_DIM + column[None, :]
     store_queries(q_at, first_rotated, second_rotated, mask & is_query[:, None], half, PLAIN)
 

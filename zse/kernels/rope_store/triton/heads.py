@@ -80,6 +80,37 @@ def rotate(first, second, cosines, sines):
 
 
 @triton.jit
+def balance_heads(
+    halves, key_factors, has_factors, kv_head, is_query, is_key, columns, QUANTIZED: tl.constexpr
+):
+    """Return rotated halves [H, W]: of keys divided by their factors, of queries multiplied.
+
+    Args:
+        halves: Of queries, keys and values.
+        key_factors: Address of float32 [kv_heads, D], powers of two: products stay what they are.
+        has_factors: Whether there are any.
+        kv_head: int32 [H], whose factors a head has.
+        is_query: [H].
+        is_key: [H].
+        columns: Of the first halves and of the second ones, each [W], and which exist, [H, W].
+        QUANTIZED: Whether the cache is int8; there are no factors else.
+    """
+    first, second = halves
+    if QUANTIZED:  # noqa: SIM102 - known when the kernel is compiled
+        if has_factors != 0:
+            first_column, second_column, exists, head_dim = columns
+            mask = exists & (is_query | is_key)[:, None]
+            line = key_factors + kv_head[:, None] * head_dim
+            first_factor = tl.load(line + first_column[None, :], mask=mask, other=1.0)
+            second_factor = tl.load(line + second_column[None, :], mask=mask, other=1.0)
+            first_factor = tl.where(is_key[:, None], 1.0 / first_factor, first_factor)
+            second_factor = tl.where(is_key[:, None], 1.0 / second_factor, second_factor)
+            first = first * first_factor
+            second = second * second_factor
+    return first, second
+
+
+@triton.jit
 def line_of(block, position, kv_head, kv_heads):
     """Return the int64 line of the cache [lines, D] that holds a head of the token at a position.
 

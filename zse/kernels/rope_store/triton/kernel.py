@@ -8,6 +8,7 @@ import triton.language as tl
 from zse.kernels.rope_store.triton.heads import (
     BLOCK_TOKENS,
     Stored,
+    balance_heads,
     head_norm_factor,
     line_of,
     load_halves,
@@ -95,9 +96,9 @@ def store_queries(queries, first, second, mask, HALF: tl.constexpr, PLAIN: tl.co
 
 @triton.jit
 def rope_store(
-    qkv, bias, q_norm, k_norm, cosines_sines, positions, table_rows, tables,
+    qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, table_rows, tables,
     queries, keys, values, key_scales, value_scales,
-    rows, splits, has_bias, table_stride, num_heads, kv_heads, epsilon,
+    rows, splits, has_bias, has_factors, table_stride, num_heads, kv_heads, epsilon,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, HEADS: tl.constexpr, HEAD_NORM: tl.constexpr,
     PDL: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
@@ -129,6 +130,11 @@ def rope_store(
     cosines = tl.load(angles, mask=inside, other=1.0)[None, :]
     sines = tl.load(angles + half, mask=inside, other=0.0)[None, :]
     first_rotated, second_rotated = rotate(first, second, cosines, sines)
+    owner = tl.where(is_query, head // (num_heads // kv_heads), head - num_heads)
+    first_rotated, second_rotated = balance_heads(
+        (first_rotated, second_rotated), key_factors, has_factors, owner, is_query, is_key,
+        (column, column + half, mask, HEAD_DIM), keys.dtype.element_ty == tl.int8,
+    )  # fmt: skip
     q_at = queries + row * num_heads * HEAD_DIM + offsets
     store_queries(q_at, first_rotated, second_rotated, mask & is_query[:, None], half, PLAIN)
 
