@@ -155,7 +155,7 @@ def test_rope_store_and_attention_equal_their_references(case: Any, window: int 
     spec = replace(case.layer.mixer, window=window)
     query = case.backend.rope_store(step, qkv.flatten(1), spec, case.weights, 0)
     check(query.rotated, expected)
-    stored = step.cache.layers[0].view_as(cache)
+    stored = step.cache.layers[0].numbers.view_as(cache)
     check(stored[slots], cache[slots])
     found = case.backend.attention(step, query, spec, case.weights, 0)
     expected = expected * spec.scale * HEAD_DIM**0.5  # the reference's own is 1 / sqrt(head_dim)
