@@ -65,7 +65,7 @@ def quantized(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     columns = rows.shape[-1]
     groups = -(-columns // KV_SCALE_COLUMNS)
     padded = torch.nn.functional.pad(rows, (0, groups * KV_SCALE_COLUMNS - columns))
-    largest = padded.unflatten(-1, (groups, KV_SCALE_COLUMNS)).abs().amax(-1)
+    largest = padded.reshape(*rows.shape[:-1], groups, KV_SCALE_COLUMNS).abs().amax(-1)
     scales = (largest / _LARGEST_CODE).clamp(max=torch.finfo(torch.float16).max).half()
     wide = widened(scales, columns)
     codes = torch.where(wide > 0, rows / wide, 0.0).round_()
