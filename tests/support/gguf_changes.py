@@ -54,9 +54,38 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
             "residual_scale": config["residual_multiplier"],
             "logit_scale": config["logits_scaling"],
         }
+    if family.startswith("deepseek"):
+        found = _of_latents(config)
     if family == "gpt_oss":
         found = {"expert_feed_forward_length": config["intermediate_size"]}
     return found
+
+
+def _of_latents(config: dict[str, Any]) -> dict[str, Any]:
+    """Heads are told as they attend: one, as wide as what is kept."""
+    turning, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
+    scaling = config["rope_scaling"]
+    return {
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + turning,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + turning,
+        "attention.value_length_mla": config["v_head_dim"],
+        "attention.kv_lora_rank": rank,
+        "attention.q_lora_rank": config["q_lora_rank"],
+        "rope.dimension_count": turning,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": scaling["factor"],
+        "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
+        "rope.scaling.yarn_log_multiplier": 0.1 * scaling["mscale_all_dim"],
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_gating_func": 2 if config.get("scoring_func") == "sigmoid" else 1,
+        "expert_group_count": config.get("n_group"),
+        "expert_group_used_count": config.get("topk_group"),
+    }
 
 
 def changed(
@@ -67,6 +96,12 @@ def changed(
         yield from _gpt_oss(name, values)
     elif family in HYBRIDS:
         yield from _hybrid(family, config, name, values)
+    elif name.endswith("kv_b_proj.weight"):
+        sizes = [config["qk_nope_head_dim"], config["v_head_dim"]]
+        heads = values.view(config["num_attention_heads"], sum(sizes), -1)
+        keys, made = torch.split(heads, sizes, 1)
+        yield name.replace("kv_b_proj", "k_b_proj"), keys.transpose(1, 2)
+        yield name.replace("kv_b_proj", "v_b_proj"), made
     elif family == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):
         yield name, values.t()
     else:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = {
     "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3": "gemma3",
     "olmo3": "olmo2", "glm4_moe": "glm4moe", "gpt_oss": "gpt-oss", "qwen3_next": "qwen3next",
-    "qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe",
+    "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "qwen3_5": "qwen35", "qwen3_5_moe": "qwen35moe",
 }  # fmt: skip
 """Family -> the architecture's name, where it has another."""
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")

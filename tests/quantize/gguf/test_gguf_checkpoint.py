@@ -12,6 +12,7 @@ from gguf_files import write_gguf
 from zse.cli import run
 from zse.errors import CheckpointError, UnsupportedModelError, ZSEError
 from zse.format.reader import ZSEReader
+from zse.models.families import read_header
 from zse.quantize.convert import convert_model
 from zse.quantize.locate import locate_model
 from zse.settings import Settings
@@ -27,6 +28,20 @@ DELTA = {
     "linear_value_head_dim": 32, "num_hidden_layers": 4,
 }  # fmt: skip
 SHARED = {**MIXTURE, "shared_expert_intermediate_size": 96}
+LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16, "v_head_dim": 48, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64, "n_shared_experts": 2, "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5, "norm_topk_prob": False,
+    "rope_scaling": {
+        "type": "yarn", "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 64,
+    },
+}  # fmt: skip
+SIGMOID = {
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "n_group": 2, "topk_group": 1,
+    "norm_topk_prob": True, "q_lora_rank": 48, "num_nextn_predict_layers": 0,
+}  # fmt: skip
 FAMILIES = {
     "llama": {"num_hidden_layers": 2},
     "qwen2": {},
@@ -70,6 +85,8 @@ FAMILIES = {
     },
     "qwen3_next": {**DELTA, **SHARED, "decoder_sparse_step": 1, "norm_topk_prob": True},
     "qwen3_5": DELTA,
+    "deepseek_v2": LATENT,
+    "deepseek_v3": {**LATENT, **SIGMOID},
     "qwen3_5_moe": {**DELTA, **SHARED},
 }  # fmt: skip
 
@@ -106,6 +123,40 @@ def test_a_family_comes_out_as_from_its_checkpoint(
     for name in decays:
         theirs, ours = (np.frombuffer(data, np.float32) for data in (expected[name], found[name]))
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3"])
+def test_attention_over_a_latent_is_described_as_in_its_checkpoint(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, family: str, is_older: bool
+) -> None:
+    exact = {"rms_norm_eps": 2.0**-17}  # which files keep in 32 bits
+    folder = make_checkpoint(tmp_path / "hf", family, **FAMILIES[family], **exact)
+    names = ("key_length_mla", "value_length_mla", "key_length", "value_length", "head_count_kv")
+    older = dict(zip(names, (None, None, 48, 48, 4), strict=True)) if is_older else {}
+    changes = {f"deepseek2.attention.{name}": value for name, value in older.items()}
+    source = write_gguf(tmp_path / "m.gguf", folder, family, **changes)
+    convert_model(folder, tmp_path / "a.zse", "int4", allow_no_tokenizer=True)
+    convert_model(source, tmp_path / "b.zse", "int4", tokenizer=folder)
+    expected, found = (
+        read_header({"family": family, "config": config_of(tmp_path / name)})
+        for name in ("a.zse", "b.zse")
+    )
+    assert found.layers == expected.layers
+
+
+def test_matrices_of_other_heads_than_each_other_are_refused(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "deepseek_v2", **LATENT)
+    source = write_gguf(tmp_path / "m.gguf", folder, "deepseek_v2")
+    raw = source.read_bytes()
+    name, shape = b"blk.0.attn_v_b.weight", np.array([64, 48, 4], np.uint64).tobytes()
+    at = raw.index(shape, raw.index(name))
+    other = np.array([64, 96, 2], np.uint64).tobytes()
+    source.write_bytes(raw[:at] + other + raw[at + len(other) :])
+    with pytest.raises(CheckpointError, match="not of the same heads of one latent"):
+        convert_model(source, tmp_path / "m.zse", tokenizer=folder)
 
 
 def test_numbers_of_blocks_are_quantized_from_what_they_stand_for(

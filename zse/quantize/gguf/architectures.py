@@ -132,6 +132,21 @@ _GLM4_MOE = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_gate_inp": "mlp.gate",
 }
+_LATENT = {
+    **_MLP,
+    **_SHARED,
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",  # as older converters left it, in one
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate_inp": "mlp.gate",
+}
 _SELECTION_BIAS = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
 _GLM4_GUESS = {
     "nextn.eh_proj": "eh_proj",
@@ -236,6 +251,10 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             bare=_SELECTION_BIAS,
             guess=_GLM4_GUESS,
         ),
+        "deepseek2": _architecture("deepseek_v2", "DeepseekV2", _LATENT, experts=_EXPERTS),
+        "deepseek3": _architecture(
+            "deepseek_v3", "DeepseekV3", _LATENT, experts=_EXPERTS, bare=_SELECTION_BIAS
+        ),
         "granite": _architecture("granite", "Granite", _LLAMA, pairs_are_neighbours=True),
         "starcoder2": _architecture("starcoder2", "Starcoder2", _STARCODER2),
         "gpt2": _architecture(
@@ -252,10 +271,15 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     }
 )
 """By ``general.architecture``; ``VARIANTS`` have the names of others."""
-VARIANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"mixtral": ("llama", "expert_count"), "olmo3": ("olmo2", "attention.sliding_window")}
+VARIANTS: Mapping[str, tuple[str, str, int | None]] = MappingProxyType(
+    {
+        "mixtral": ("llama", "expert_count", None),
+        "olmo3": ("olmo2", "attention.sliding_window", None),
+        "deepseek3": ("deepseek2", "expert_gating_func", 2),  # a sigmoid
+    }
 )
-"""What stands in a file under another name: that name, and the setting that tells them apart."""
+"""What stands in a file under another name: that name, and the setting that tells them apart, by
+the value that it has; None: by any but 0."""
 _NO_MODELS = MappingProxyType(
     {
         "adapter": "a LoRA adapter: give the PEFT folder that it was made from with --lora",
@@ -281,8 +305,9 @@ def find_architecture(settings: Mapping[str, object], where: str) -> tuple[str, 
         raise UnsupportedModelError(
             f"{where} is no model but {what}", hint=f"{instead[:1].upper()}{instead[1:]}."
         )
-    for variant, (base, setting) in VARIANTS.items():
-        if name == base and settings.get(f"{base}.{setting}"):
+    for variant, (base, setting, value) in VARIANTS.items():
+        told = settings.get(f"{base}.{setting}")
+        if name == base and (told if value is None else told == value):
             return name, ARCHITECTURES[variant]
     if name not in ARCHITECTURES or name in VARIANTS:
         raise UnsupportedModelError(

@@ -120,16 +120,74 @@ def _gpt_oss(own: OwnSettings) -> dict[str, Any]:
     experts = own.header.tensors.get("blk.0.ffn_down_exps.weight")
     if experts is not None and experts.type.name == "MXFP4":
         config["quantization_config"] = {"quant_method": "mxfp4"}
-    if own.text("rope.scaling.type", "none") == "yarn":
-        config["rope_scaling"] = {
-            "rope_type": "yarn",
-            "factor": own.number("rope.scaling.factor"),
-            "beta_fast": own.number("rope.scaling.yarn_beta_fast", 32.0),
-            "beta_slow": own.number("rope.scaling.yarn_beta_slow", 1.0),
-            "original_max_position_embeddings": own.integer("rope.scaling.original_context_length"),
-            "truncate": False,
-        }
-    return config
+    return config | _yarn(own, truncate=False)
+
+
+def _yarn(own: OwnSettings, **rest: Any) -> dict[str, Any]:
+    """Return how positions are stretched, where YaRN does so, with what a family says besides."""
+    if own.text("rope.scaling.type", "none") != "yarn":
+        return {}
+    scaling = {
+        "rope_type": "yarn",
+        "factor": own.number("rope.scaling.factor"),
+        "beta_fast": own.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": own.number("rope.scaling.yarn_beta_slow", 1.0),
+        "original_max_position_embeddings": own.integer("rope.scaling.original_context_length"),
+    }
+    return {"rope_scaling": {**scaling, **rest}}
+
+
+def _latent(own: OwnSettings) -> dict[str, Any]:
+    """Newer files tell heads as if there were one, as wide as what is kept; older ones as made."""
+    turning = own.integer("rope.dimension_count")
+    keys = own.integer("attention.key_length_mla", own.integer("attention.key_length"))
+    scale = 1.0
+    if own.has("rope.scaling.yarn_log_multiplier"):  # of models whose two scales are one
+        scale = round(own.number("rope.scaling.yarn_log_multiplier") / 0.1, 6)
+    has_rank = own.has("attention.q_lora_rank")
+    return {
+        "num_key_value_heads": own.integer("attention.head_count"),
+        "head_dim": turning,
+        "q_lora_rank": own.integer("attention.q_lora_rank") if has_rank else None,
+        "kv_lora_rank": own.integer("attention.kv_lora_rank"),
+        "qk_nope_head_dim": keys - turning,
+        "qk_rope_head_dim": turning,
+        "v_head_dim": own.integer(
+            "attention.value_length_mla", own.integer("attention.value_length")
+        ),
+        "n_routed_experts": own.integer("expert_count"),
+        "num_experts_per_tok": own.integer("expert_used_count"),
+        "moe_intermediate_size": own.integer("expert_feed_forward_length"),
+        "n_shared_experts": own.integer("expert_shared_count"),
+        "first_k_dense_replace": own.integer("leading_dense_block_count", 0),
+        "routed_scaling_factor": own.number("expert_weights_scale", 1.0),
+        **_yarn(own, mscale=scale, mscale_all_dim=scale),
+    }
+
+
+def _deepseek2(own: OwnSettings) -> dict[str, Any]:
+    groups = own.integer("expert_group_count", 1)
+    return {
+        **_latent(own),
+        "norm_topk_prob": own.flag("expert_weights_norm", default=False),
+        "topk_method": "group_limited_greedy" if groups > 1 else "greedy",
+        "n_group": groups,
+        "topk_group": own.integer("expert_group_used_count", 1),
+    }
+
+
+def _deepseek3(own: OwnSettings) -> dict[str, Any]:
+    """Older files tell no groups: DeepSeek-V3, which has 256 experts, has eight."""
+    groups = (8, 4) if own.integer("expert_count") == 256 else (1, 1)
+    return {
+        **_latent(own),
+        "norm_topk_prob": own.flag("expert_weights_norm", default=True),
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "n_group": own.integer("expert_group_count", groups[0]),
+        "topk_group": own.integer("expert_group_used_count", groups[1]),
+        "num_nextn_predict_layers": 0,  # which the converter leaves out
+    }
 
 
 def _partial_rotary(own: OwnSettings) -> dict[str, Any]:
@@ -200,6 +258,8 @@ OWN_CONFIGS: Mapping[str, Callable[[OwnSettings], dict[str, Any]]] = {
     "gpt_oss": _gpt_oss,
     "glm4": _partial_rotary,
     "glm4_moe": _glm4_moe,
+    "deepseek_v2": _deepseek2,
+    "deepseek_v3": _deepseek3,
     "qwen3_next": lambda own: {**_hybrid(own), **_routed_hybrid(own), "norm_topk_prob": True},
     "qwen3_5": _hybrid,
     "qwen3_5_moe": lambda own: {**_hybrid(own), **_routed_hybrid(own)},

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import CheckpointError
 from zse.format.mxfp4 import MXFP4_GROUP
 from zse.quantize.gguf.architectures import LEFT_OUT, WHOLE
-from zse.quantize.gguf.views import View, alternating, grouped, neighbours, spread
+from zse.quantize.gguf.views import (
+    View,
+    alternating,
+    grouped,
+    heads_of_latent,
+    neighbours,
+    spread,
+)
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -351,6 +358,27 @@ def _qwen3_5(
         yield f"{prefix}.out_proj.weight", view
 
 
+def _latent(model: _Model, name: str, tensors: dict[str, GgufTensor]) -> Iterator[tuple[str, View]]:
+    """Yield what makes heads of a latent: keys, whose matrices lie turned, and values apart."""
+    if "attn_k_b.weight" not in tensors or "attn_v_b.weight" not in tensors:
+        return
+    keys, values = tensors.pop("attn_k_b.weight"), tensors.pop("attn_v_b.weight")
+    is_whole = len(keys.shape) == len(values.shape) == 3
+    if not is_whole or (values.shape[0], values.shape[2]) != keys.shape[:2]:
+        raise CheckpointError(
+            f"{model.where}: {keys.name} of shape {list(keys.shape)} and {values.name} of shape "
+            f"{list(values.shape)} are not of the same heads of one latent"
+        )
+    heads, rank, key_dim = keys.shape
+    view = View(
+        tensors=(keys, values),
+        shape=(heads * (key_dim + values.shape[1]), rank),
+        places=heads_of_latent((heads, rank, key_dim), values.shape[1]),
+        is_flat=True,
+    )
+    yield f"{name}.self_attn.kv_b_proj.weight", view
+
+
 _LAYOUTS: Mapping[str, Callable[[_Model, str, dict[str, Any]], Iterator[tuple[str, View]]]] = (
     MappingProxyType(
         {
@@ -358,6 +386,8 @@ _LAYOUTS: Mapping[str, Callable[[_Model, str, dict[str, Any]], Iterator[tuple[st
             "qwen3_next": _qwen3_next,
             "qwen3_5": _qwen3_5,
             "qwen3_5_moe": _qwen3_5,
+            "deepseek_v2": _latent,
+            "deepseek_v3": _latent,
         }
     )
 )

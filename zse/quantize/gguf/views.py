@@ -140,6 +140,24 @@ def spread(num_groups: int, members: int, size: int, *, first: int = 0) -> Place
     return places
 
 
+def heads_of_latent(keys: tuple[int, ...], value_dim: int) -> Places:
+    """Return places of numbers of each head's keys, then values, each as wide as a latent.
+
+    In the file all heads' keys lie before all values, and inputs before outputs: ``keys`` is their
+    shape there, [heads, rank, key_dim] (DeepSeek).
+    """
+    heads, rank, key_dim = keys
+
+    def places(numbers: torch.Tensor) -> torch.Tensor:
+        row, column = numbers // rank, numbers % rank
+        head, within = row // (key_dim + value_dim), row % (key_dim + value_dim)
+        key = (head * rank + column) * key_dim + within
+        value = heads * rank * key_dim + (head * value_dim + within - key_dim) * rank + column
+        return torch.where(within < key_dim, key, value)
+
+    return places
+
+
 def mxfp4_blocks(blocks: torch.Tensor) -> torch.Tensor:
     """Return codes as checkpoints have them: uint8 [n, 17] -> [n, 16].
 
