@@ -11,14 +11,8 @@ import torch
 from zse.backends.gpu.graphs import room_for
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
-from zse.backends.gpu.step import (
-    UNSEEN_BLOCKS,
-    StepLimits,
-    plan_step,
-    shape_of,
-    tiles_of,
-    write_inputs,
-)
+from zse.backends.gpu.step import StepLimits, plan_step, shape_of
+from zse.backends.gpu.step_inputs import UNSEEN_BLOCKS, tiles_of, write_inputs
 from zse.backends.gpu.transfers import floats_of_bfloat16
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
 from zse.errors import EngineError

@@ -23,7 +23,8 @@ from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.memory import SequenceMemory
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.scratch import Scratch
-from zse.backends.gpu.step import StepPlan, plan_step, shape_of, write_inputs
+from zse.backends.gpu.step import StepPlan, plan_step, shape_of
+from zse.backends.gpu.step_inputs import write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
