@@ -10,7 +10,7 @@ import pytest
 import torch
 from interpreted_runner import open_runner
 from logits import as_tensor
-from random_adapters import write_adapter
+from random_adapters import edit_tensors, write_adapter
 
 from zse.backends.gpu.adapter_image import image_bytes, largest_image_bytes, matrices_of
 from zse.backends.gpu.adapters import Ranges
@@ -170,6 +170,18 @@ def test_numbers_that_are_not_finite_are_refused_and_take_no_memory(
         with pytest.raises(LoRAError, match="not finite"):
             bound(runner, folder)
     assert ranges.num_free == free
+
+
+def test_large_numbers_are_finite_and_rounded_to_the_nearest(
+    case: SimpleNamespace, runner: ModelRunner, tmp_path: Path
+) -> None:
+    folder = write_adapter(tmp_path / "large", case.spec, modules=["o_proj"], rank=8)
+    name = "base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight"
+    numbers = torch.randn(8, 128) * 10.0 ** torch.arange(-30, 34, 8)[:, None]
+    numbers[0, 0], numbers[1, 1] = 3.3e38, -3.3e38
+    edit_tensors(folder, {name: numbers})
+    image = bound(runner, folder).unsent.tobytes()
+    assert numbers.bfloat16().view(torch.int16).numpy().tobytes() in image
 
 
 def test_a_model_that_was_loaded_without_room_says_how_to_make_some(case: SimpleNamespace) -> None:

@@ -9,6 +9,7 @@ import itertools
 import struct
 import time
 from array import array
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.backends.adapters import adapted_linears
@@ -145,12 +146,19 @@ def _narrowed(data: bytes) -> bytes:
 
 
 def _is_finite(data: bytes) -> bool:
-    """Whether no bfloat16 has an exponent of ones alone, to which one more is a carry."""
+    """Whether no bfloat16 has an exponent of ones alone, to which one more is a carry.
+
+    Trained numbers are far below those whose upper byte has seven ones of it: these are looked for.
+    """
+    upper = data[1::2]
+    if b"\x7f" not in upper and b"\xff" not in upper:
+        return True
     exponents = int.from_bytes(data, "little") & _repeated(b"\x80\x7f", len(data))
     carries = exponents + _repeated(b"\x80\x00", len(data))
     return not carries & _repeated(b"\x00\x80", len(data))
 
 
+@lru_cache(maxsize=8)
 def _repeated(pattern: bytes, length: int) -> int:
     return int.from_bytes(pattern * (length // len(pattern)), "little")
 
