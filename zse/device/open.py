@@ -45,6 +45,22 @@ def open_gpu(device: str) -> Gpu:
     return Gpu.open(ordinal)
 
 
+def keep_code(device: str) -> None:
+    """Let code stay on a GPU when the model leaves that it was loaded for; no GPU is opened."""
+    if runs_on_gpu(device):
+        from zse.device.cuda import kept
+
+        kept.keep_code()
+
+
+def drop_code(device: str) -> None:
+    """Give back code that stayed; no model may be on the GPU."""
+    if runs_on_gpu(device):
+        from zse.device.cuda import kept
+
+        kept.drop_code()
+
+
 def cuda_driver_present() -> bool:
     try:
         ctypes.CDLL("libcuda.so.1")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -71,7 +72,7 @@ def find_pack(
     """
     targets = targets_for(device.target)
     if explicit is not None:
-        pack = KernelPack.open(_inside(explicit, targets, device.name))
+        pack = _open(_inside(explicit, targets, device.name))
         pack.require(device.target, device.name)
         return pack
     found = _find_shipped(targets, sections, cache_dir)
@@ -112,10 +113,24 @@ def _find_shipped(
         paths += [cached_pack(target, cache_dir) for target in targets]
     for path in paths:
         if path.is_file():
-            pack = KernelPack.open(path)
+            pack = _open(path)
             if _is_current(pack, str(path)):
                 return pack
     return None
+
+
+def _open(path: Path) -> KernelPack:
+    """Open a pack, once a process: the next model finds its kernels read and checked."""
+    try:
+        found = path.stat()
+    except OSError:
+        return KernelPack.open(path)  # which says what is wrong
+    return _opened(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=2)
+def _opened(path: Path, file_state: tuple[int, ...]) -> KernelPack:  # noqa: ARG001
+    return KernelPack.open(path)
 
 
 def _is_current(pack: KernelPack, where: str) -> bool:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.device.early import open_early
+from zse.device.open import keep_code
 from zse.serve import collector
 from zse.serve.ledger import Ledger
 from zse.serve.sockets import bind_socket
@@ -43,6 +44,7 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
         from zse.serve.fleet.roster import with_start_model
 
         settings = with_start_model(settings)
+        keep_code(settings.serve.load.device.name)
     options = settings.serve
     predecessor = _predecessor(options.handover)
     bound = predecessor.listener if predecessor else bind_socket(options.host, options.port)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Self
 from zse.device.cuda import info as facts
 from zse.device.cuda.errors import CudaError, CudaRule, DeviceBusyError, OutOfDeviceMemoryError
 from zse.device.cuda.graph import Capture
+from zse.device.cuda.kept import kept_code
 from zse.device.cuda.library import Driver
 from zse.device.cuda.memory import DeviceBlock, HostBlock, read_memory
-from zse.device.cuda.module import Module
+from zse.device.cuda.module import Module, load_code
 from zse.device.cuda.pool import VirtualPool
 from zse.device.cuda.resource import Owner
 from zse.device.cuda.stream import Event, Stream
@@ -113,7 +114,10 @@ class Gpu:
         return Event(self.owner, timing=timing)
 
     def load_module(self, image: bytes) -> Module:
-        return Module(self.owner, image, self.info.shared_memory_optin_bytes)
+        kept = kept_code(self._driver, self.device)
+        handle = load_code(self._driver, image) if kept is None else kept.load(image)
+        limit = self.info.shared_memory_optin_bytes
+        return Module(self.owner, handle, limit, is_kept=kept is not None)
 
     def capture(self, stream: AnyStream) -> Capture:
         return Capture(self.owner, stream)

@@ -30,18 +30,31 @@ _CODES = {
 }  # fmt: skip
 
 
-class Module(Resource):
-    """A cubin that the driver has taken; its kernels are invalid once it is destroyed.
+def load_code(driver: Driver, image: bytes) -> int:
+    """Have the driver take a cubin; return its number for it.
 
     Raises:
         CudaError: It is for another GPU, or the driver cannot read it.
+    """
+    return driver.read(ctypes.c_void_p, "cuModuleLoadData", image)
+
+
+class Module(Resource):
+    """A cubin that the driver has taken; its kernels are invalid once it is destroyed.
+
+    Args:
+        handle: Of ``load_code``.
+        is_kept: Whether somebody else gives it back.
     """
 
     noun = "a module"
     taken_back_by = "cuModuleUnload"
 
-    def __init__(self, owner: Owner, image: bytes, shared_limit_bytes: int) -> None:
-        super().__init__(owner, owner.driver.read(ctypes.c_void_p, "cuModuleLoadData", image))
+    def __init__(
+        self, owner: Owner, handle: int, shared_limit_bytes: int, *, is_kept: bool = False
+    ) -> None:
+        super().__init__(owner, handle)
+        self._is_kept = is_kept
         self._shared_limit_bytes = shared_limit_bytes
         self._kernels: list[Kernel] = []
 
@@ -100,7 +113,8 @@ class Module(Resource):
     def _give_back(self, handle: int) -> None:
         for kernel in self._kernels:
             kernel.handle = None
-        super()._give_back(handle)
+        if not self._is_kept:
+            super()._give_back(handle)
 
 
 class Kernel:

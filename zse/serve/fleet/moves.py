@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zse.device.open import drop_code
 from zse.errors import ZSEError
 from zse.serve.admin.loading import LoadInProgressError, LoadOrder, ModelLoader, close_model
 from zse.serve.admin.memory import room_for_models
@@ -257,8 +258,10 @@ class Moves:
     # --- what is kept of models that left -------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop what a quick return stands on: tokenizers, and the files' pages in memory."""
+        """Drop what a quick return stands on: tokenizers, kernels, the files' pages in memory."""
         self._loader.shelf.clear()
+        if not len(self._state.models):
+            drop_code(self._state.options.load.device.name)
         for seat in self._seats.values():
             _drop_pages(seat.placed.reference)
 
