@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -192,7 +193,8 @@ def served(files: dict[str, Path], options: argparse.Namespace) -> Iterator[Serv
             most = read_header(reader.header.model_config).max_position
         command += ["--max-context", str(min(CONTEXT_TOKENS, most))]
     with tempfile.TemporaryFile() as log:
-        environment = subprocess_environment(PYTHONPATH=str(ROOT))
+        paths = dict.fromkeys([str(ROOT), *filter(None, sys.path)])  # where our packages are, too
+        environment = subprocess_environment(PYTHONPATH=os.pathsep.join(paths))
         process = subprocess.Popen(command, stderr=log, env=environment)
         try:
             port = wait_until_ready(process, log)

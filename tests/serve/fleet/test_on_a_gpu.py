@@ -2,7 +2,9 @@
 nothing. It counts what it hands out, so memory that is not given back is seen.
 """
 
+import os
 import shutil
+import sys
 
 import pytest
 import stub_libcuda
@@ -11,7 +13,6 @@ from sample_packs import write_stub_pack
 from zse.quantize.locate import locate_model
 from zse.settings import Settings
 
-pytestmark = pytest.mark.slow
 TOTAL_BYTES = 4 << 30
 
 
@@ -47,6 +48,7 @@ def left_bytes(served):
     return served.http.get("/api/models").json()["memory"]["left_bytes"]
 
 
+@pytest.mark.slow
 def test_memory_comes_back_from_every_swap(served):
     ask(served, "a")
     before = left_bytes(served)
@@ -55,6 +57,7 @@ def test_memory_comes_back_from_every_swap(served):
     assert left_bytes(served) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_sleeping_server_holds_no_memory_of_models(served, level):
     ask(served, "b")
@@ -67,3 +70,46 @@ def test_a_sleeping_server_holds_no_memory_of_models(served, level):
     assert served.http.post("/wake_up").status_code == 200
     ask(served, "b")
     assert left_bytes(served) == awake
+
+
+@pytest.mark.gpu
+def test_models_on_a_real_gpu_answer_as_they_do_alone_after_every_swap(server_class, tmp_path):
+    """The same with real kernels: three schemes of one model, which answer each in its own way."""
+    names = []
+    for scheme in ("int4", "int8", "bf16"):
+        model = locate_model("tiny", Settings(cache_dir=tmp_path), quant=scheme)
+        names.append(f"{scheme}={model}")
+    flags = ["--max-resident", "1", "--port", "0", "--device", "cuda", "--kv-gib", "0.5"]
+    paths = os.pathsep.join(filter(None, sys.path))
+    child = server_class(
+        ["-c", SERVER, *(f"--models={name}" for name in names), *flags], ZSE_TEST_PATHS=paths
+    )
+    try:
+        child.wait_for_line("ready")
+        said = {scheme: [] for scheme in ("int4", "int8", "bf16")}
+        for _ in range(10):
+            for scheme, answers in said.items():
+                answers.append(completion(child, scheme))
+        assert {len(set(answers)) for answers in said.values()} == {1}
+        awake = left_bytes(child)
+        assert child.http.post("/sleep").status_code == 200
+        assert left_bytes(child) > awake + (1 << 28)
+        assert child.http.post("/wake_up").status_code == 200
+        assert completion(child, "bf16") == said["bf16"][0]
+    finally:
+        child.close()
+
+
+SERVER = """
+import os, sys
+sys.path[:0] = os.environ["ZSE_TEST_PATHS"].split(os.pathsep)
+from zse.serve.__main__ import main
+sys.exit(main())
+"""
+
+
+def completion(served, name):
+    body = {"model": name, "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
+    answer = served.http.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"]
