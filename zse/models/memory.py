@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zse.backends.gpu.kv_pool import layout_for
 from zse.backends.gpu.plans import StepPlans
+from zse.backends.gpu.row_maxima import room_for
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.resident import is_read_whole, scratch_bytes
 from zse.backends.states import states_of
@@ -174,6 +175,7 @@ def _on_gpu(
     plans = StepPlans(spec, _linears(tensors), _TYPICAL_GPU, options)
     padding_blocks = sum(blocks)  # of rows that fill up a captured step
     tables = plans.rotary_bytes + plans.counters_bytes + padding_blocks
+    tables += room_for(plans.turned_matrices)
     try:
         scratch = plans.largest_scratch_bytes()
     except UnsupportedModelError:  # no kernel multiplies such matrices; loading it will say so

@@ -16,7 +16,9 @@ from matrices import Matrix, make_matrix, relative_error
 from zse.kernels.layout import Plain
 from zse.kernels.linear.definitions import MATMUL_8BIT_STREAM
 from zse.kernels.linear.launch_8bit import (
+    find_row_maxima,
     linear_8bit,
+    maxima_bytes,
     turn_activations,
     turned_at,
     turned_bytes,
@@ -24,10 +26,15 @@ from zse.kernels.linear.launch_8bit import (
 from zse.kernels.linear.reference import turn_and_round, turned_product
 from zse.kernels.linear.variants import matmul_8bit
 
-SCRATCH_ROWS = 200
+SCRATCH_ROWS = 130
 
 
-def multiply(matrix: Matrix, values: torch.Tensor, output_type: str = "fp32") -> torch.Tensor:
+def multiply(
+    matrix: Matrix,
+    values: torch.Tensor,
+    output_type: str = "fp32",
+    maxima: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Return [tokens, rows] of bfloat16 activations, by slabs of at most ``SCRATCH_ROWS`` rows."""
     tokens, columns = values.shape
     launcher = InterpretedLauncher()
@@ -44,6 +51,7 @@ def multiply(matrix: Matrix, values: torch.Tensor, output_type: str = "fp32") ->
         turned,
         outputs.data_ptr(),
         output_type,
+        maxima_address=0 if maxima is None else maxima.data_ptr(),
         scratch_address=scratch.data_ptr() // 16 * 16 + 16,
         scratch_bytes=scratch.numel() - 16,
     )
@@ -95,9 +103,16 @@ def test_outliers_of_a_token_cost_the_others_little() -> None:
 
 
 def test_the_result_may_have_16_bits_and_the_last_slab_fewer_rows() -> None:
-    matrix, values = make_matrix("int4", 272, 128, 128), outlying(2, 128)
+    matrix, values = make_matrix("int4", 144, 128, 128), outlying(2, 128)
     found = multiply(matrix, values, "bf16")
     assert relative_error(found, values.double() @ matrix.exact.T) <= 2e-2
+
+
+def test_maxima_that_were_found_before_give_the_same_product() -> None:
+    matrix, values = make_matrix("int4", 144, 1152, 128), outlying(2, 1152)
+    maxima = torch.zeros(maxima_bytes(matrix.weight) // 4)
+    find_row_maxima(InterpretedLauncher(), matrix.weight, maxima.data_ptr())
+    assert multiply(matrix, values, maxima=maxima).equal(multiply(matrix, values))
 
 
 def test_a_token_and_a_row_of_zeros_stay_zeros() -> None:

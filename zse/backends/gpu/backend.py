@@ -203,6 +203,8 @@ class GPUBackend(GPUOperations):
         step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         # What is told to the host stays in 16 bits.
         told = plan.wants_hidden and not self._model.plans.deterministic
+        if step.rounding == "tokens":
+            self._model.row_maxima.find(self._launcher)
         return replace(step, rounding="none") if told else step
 
     def _replay(self, plan: StepPlan, forward: Forward) -> CapturedStep:

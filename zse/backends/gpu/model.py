@@ -12,6 +12,7 @@ from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
 from zse.backends.gpu.kinds import adapter_pool_of, mixtures_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
+from zse.backends.gpu.row_maxima import RowMaxima
 from zse.backends.gpu.step import StepLimits
 from zse.backends.handles import EndWeights
 from zse.backends.types import MAX_DRAFTS
@@ -103,6 +104,7 @@ class DeviceModel:
         }
         self.mixtures = mixtures_of(spec, weights.linears, weights.vectors)
         self._counters = gpu.allocate(self.plans.counters_bytes)
+        self.row_maxima = RowMaxima(gpu, self.plans.turned_matrices)
         self.adapters = adapter_pool_of(gpu, spec, options.lora)
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:

@@ -30,13 +30,13 @@ from zse.backends.states import states_of
 from zse.backends.types import LOGITS_ROWS, MAX_DRAFTS, mask_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
-from zse.kernels.linear.launch_8bit import turned_bytes
+from zse.kernels.linear.launch_8bit import takes_8bit, turned_bytes
 from zse.kernels.linear.plan import plan_any_rows, plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from zse.backends.gpu.forward import Rounding
     from zse.backends.gpu.heads import AttentionKind
@@ -144,18 +144,36 @@ class StepPlans:
         return self.rounding(shape) == "groups"
 
     def rounding(self, shape: InputShape) -> Rounding:
-        """Return how activations of a step may be rounded.
+        """Return how activations of a step may be rounded."""
+        if self._options.device.exact_activations:
+            return "none"
+        if self.widens(shape.rows):
+            return "tokens" if self._turns else "none"
+        few = self.deterministic or shape.rows <= QUANTIZED_ROWS
+        return "groups" if few and not shape.prefill_rows else "none"
+
+    @property
+    def _turns(self) -> bool:
+        """Whether products of many rows may be of 8 bits.
 
         Vectors of texts are compared, not sampled from: an encoder stays in 16 bits unless asked.
         """
         device = self._options.device
-        if device.exact_activations:
-            return "none"
-        if self.widens(shape.rows):
-            wide = {"8": False, "16": True}.get(device.prefill_precision, self._spec.is_encoder)
-            return "none" if wide else "tokens"
-        few = self.deterministic or shape.rows <= QUANTIZED_ROWS
-        return "groups" if few and not shape.prefill_rows else "none"
+        if device.exact_activations or self.deterministic:
+            return False
+        wanted = {"8": True, "16": False}
+        return wanted.get(device.prefill_precision, not self._spec.is_encoder)
+
+    @property
+    def turned_matrices(self) -> Sequence[LinearWeight]:
+        """The matrices of layers that such products read."""
+        stacks = self.mixtures.stacks if self.mixtures else ()
+        return [
+            weight
+            for name, weight in self._linears.items()
+            if self._turns and name.startswith("layers.") and name not in stacks
+            if takes_8bit(weight)
+        ]
 
     def largest_scratch_bytes(self) -> int:
         """Return the scratch memory of the largest step: prefill, or the widest decode."""

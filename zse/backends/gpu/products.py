@@ -187,6 +187,7 @@ class Products:
             inputs,
             address,
             element,
+            maxima_address=self._model.row_maxima.of(weight),
             scratch_address=step.scratch.weights,
             scratch_bytes=inputs.codes - step.scratch.weights,
         )

@@ -20,6 +20,7 @@ from zse.kernels.linear.weight import EVEN_ROWS, GROUPED_SCHEMES, SCALE_BYTES
 from zse.units import align_up
 
 if TYPE_CHECKING:
+    from zse.device.gpu import Grid
     from zse.kernels.launcher import Launcher
     from zse.kernels.layout import Plain
     from zse.kernels.linear.weight import LinearWeight
@@ -76,6 +77,16 @@ def turn_activations(launcher: Launcher, inputs: Plain, output: Turned) -> None:
     )
 
 
+def maxima_bytes(weight: LinearWeight) -> int:
+    """Return the bytes of what ``find_row_maxima`` writes."""
+    return weight.rows * _chunks(weight) * 4
+
+
+def find_row_maxima(launcher: Launcher, weight: LinearWeight, maxima_address: int) -> None:
+    """Write the largest numbers of the turned rows of a matrix that ``takes_8bit``."""
+    _find_row_maxima(launcher, weight, 0, weight.rows, maxima_address)
+
+
 def linear_8bit(
     launcher: Launcher,
     weight: LinearWeight,
@@ -83,6 +94,7 @@ def linear_8bit(
     outputs_address: int,
     output_type: str,
     *,
+    maxima_address: int,
     scratch_address: int,
     scratch_bytes: int,
 ) -> None:
@@ -92,6 +104,7 @@ def linear_8bit(
         inputs: Activations [T, K].
         outputs_address: Where [T, N] goes.
         output_type: ``fp32`` or ``bf16``.
+        maxima_address: What ``find_row_maxima`` wrote for the matrix; 0 finds them now.
         scratch_address: Where turned rows of the matrix may lie.
         scratch_bytes: Bytes there.
 
@@ -103,7 +116,13 @@ def linear_8bit(
     element_bytes = 4 if output_type == "fp32" else 2
     for first in range(0, weight.rows, slab):
         rows = min(slab, weight.rows - first)
-        scales = _turn_rows(launcher, weight, first, rows, scratch_address)
+        scales = scratch_address + align_up(rows * weight.columns, _ALIGNMENT)
+        if maxima_address:
+            maxima = maxima_address + first * _chunks(weight) * 4
+        else:
+            maxima = scales + align_up(rows * 4, _ALIGNMENT)
+            _find_row_maxima(launcher, weight, first, rows, maxima)
+        _turn_rows(launcher, weight, first, rows, maxima, scratch_address, scales)
         programs = -(-inputs.rows // tile_tokens) * -(-rows // tile_rows)
         if form.kernel is MATMUL_8BIT_STREAM:
             programs = min(programs, launcher.device.multiprocessors)
@@ -152,29 +171,43 @@ def _cut(
     return min(forms, key=time_of), slab
 
 
+def _find_row_maxima(
+    launcher: Launcher, weight: LinearWeight, first: int, rows: int, maxima: int
+) -> None:
+    find, _ = turn(weight.scheme, weight.group_size)
+    blocks = weight.columns // TURNED_COLUMNS
+    launcher.launch(find, _grid(find, weight, rows), *_stored(weight, first), maxima, rows, blocks)
+
+
 def _turn_rows(
-    launcher: Launcher, weight: LinearWeight, first: int, rows: int, address: int
-) -> int:
-    """Write turned rows of the matrix at an address; return that of their scales."""
+    launcher: Launcher,
+    weight: LinearWeight,
+    first: int,
+    rows: int,
+    maxima: int,
+    codes: int,
+    scales: int,
+) -> None:
+    """Write turned rows of the matrix, and their scales, by their ``maxima``."""
+    _, write = turn(weight.scheme, weight.group_size)
+    blocks = weight.columns // TURNED_COLUMNS
+    stored = _stored(weight, first)
+    launcher.launch(write, _grid(write, weight, rows), *stored, maxima, codes, scales, rows, blocks)
+
+
+def _stored(weight: LinearWeight, first: int) -> tuple[int, int]:
+    """Return the addresses of a row's codes and scales."""
     scale_bytes, row_bytes = 4, weight.columns
     if weight.scheme in GROUPED_SCHEMES:
         scale_bytes = SCALE_BYTES[weight.scheme] * (weight.columns // weight.group_size)
         row_bytes = weight.columns // 2
-    scales = address + align_up(rows * weight.columns, _ALIGNMENT)
-    maxima = scales + align_up(rows * 4, _ALIGNMENT)
-    find, write = turn(weight.scheme, weight.group_size)
-    blocks = weight.columns // TURNED_COLUMNS
-    grid = (_chunks(weight), -(-rows // _tile_rows(find)), 1)
-    stored = (weight.weights + first * row_bytes, weight.scales + first * scale_bytes, maxima)
-    launcher.launch(find, grid, *stored, rows, blocks)
-    launcher.launch(write, grid, *stored, address, scales, rows, blocks)
-    return scales
+    return weight.weights + first * row_bytes, weight.scales + first * scale_bytes
 
 
-def _tile_rows(form: Variant) -> int:
-    """Return the rows of the matrix that a program turns."""
-    return int(dict(form.constants)["BN"])
+def _grid(form: Variant, weight: LinearWeight, rows: int) -> Grid:
+    return (_chunks(weight), -(-rows // int(dict(form.constants)["BN"])), 1)
 
 
 def _chunks(weight: LinearWeight) -> int:
+    """Return the programs that share a row while it is turned."""
     return -(-weight.columns // (TURNED_COLUMNS * TURNED_BLOCKS))

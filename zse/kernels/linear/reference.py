@@ -81,7 +81,7 @@ def turn_and_round(rows: torch.Tensor) -> torch.Tensor:
 
     The largest number of a row gets code 127; halves are rounded to even.
     """
-    turned = (rows.double().unflatten(-1, (-1, 128)) @ hadamard(128)).flatten(-2)
+    turned = (rows.double().view(*rows.shape[:-1], -1, 128) @ hadamard(128)).flatten(-2)
     scales = turned.abs().amax(-1, keepdim=True) / 127.0
     return torch.round(turned / torch.where(scales > 0, scales, 1.0)) * scales
 
