@@ -175,6 +175,19 @@ def test_a_sequence_whose_drafts_are_being_checked_sits_the_next_step_out(make_s
     assert [chunk.sequence for chunk in scheduler.schedule_ahead()] == [drafting, other]
 
 
+def test_where_most_sequences_have_drafts_checked_nobody_goes_ahead_of_them(make_scheduler):
+    scheduler = make_scheduler(max_sequences=3, max_batch_tokens=16)
+    for arrival in range(3):
+        scheduler.add(make_sequence(2, arrival=arrival, first_token=50 * arrival))
+    run_step(scheduler)
+    for drafting in scheduler.running[:2]:
+        drafting.drafts = [3, 4]
+    chunks = scheduler.schedule_step()
+    scheduler.submitted(chunks)
+    assert [chunk.kind for chunk in chunks] == ["verify", "verify", "decode"]
+    assert scheduler.schedule_ahead() == []
+
+
 def test_waiting_outweighs_priority_after_the_aging_steps():
     def rank(**values):
         return rank_of(arrival=0, aging_steps=10, **values)

@@ -20,7 +20,7 @@ A step may be planned while the one before it runs. Then the newest token of mos
 pending: its place is known, its value is not. A sequence that leaves meanwhile keeps its blocks
 until the last step that uses them is done, and nobody is preempted. A sequence whose drafts are
 being checked sits that step out: where it goes on is not known. So does one that has drafts to be
-checked behind its pending token.
+checked behind its pending token. Where most are checked, the step in flight is waited for.
 """
 
 from __future__ import annotations
@@ -195,18 +195,22 @@ class Scheduler:
     def _schedule_pending(self) -> list[ScheduledChunk] | None:
         """Let sequences in decode go on before their newest token is known; None: wait for it."""
         chunks: list[ScheduledChunk] = []
+        num_left_out = 0
         for sequence in self.running:
             if sequence.num_remaining != 1 or sequence.num_left < 1:
                 continue
             if sequence.num_pending > 1:
+                num_left_out += 1
                 continue  # how many of them stay is not known yet
             if sequence.num_pending and sequence.drafts:
+                num_left_out += 1
                 continue  # its token is waited for, since drafts of those behind it pay
             if self._has_room(sequence):
                 chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, "decode", 1))
             else:
                 return None  # somebody must be preempted, and that takes a host that knows all
-        return chunks
+        # A step of few rows takes nearly as long as one of all.
+        return None if num_left_out > len(chunks) else chunks
 
     def _add_drafts(self, chunks: list[ScheduledChunk]) -> int:
         """Let decode chunks check their sequences' drafts, as far as there is room for them.
