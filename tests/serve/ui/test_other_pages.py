@@ -44,7 +44,16 @@ def test_what_cannot_be_done_is_said_on_the_page(send, path, form, words):
     assert "<script>" not in page.text
 
 
-@pytest.mark.parametrize("path", ["/ui/models/load", "/ui/models/unload"])
+def test_the_server_is_sent_to_sleep_and_says_so(send, call, state):
+    assert "Asleep (level 1)" in send("/ui/models/sleep?level=1").text
+    assert state.fleet.sleep.level == 1
+    assert "Wake up" in call("GET", "/models").text
+    assert "expected 1" in html.unescape(send("/ui/models/sleep?level=9").text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/ui/models/load", "/ui/models/unload", "/ui/models/sleep", "/ui/models/wake"]
+)
 def test_models_stay_as_they_are_without_the_token_of_a_page(call, state, path):
     assert call("POST", path, data={"model": "scripted"}).status_code == 403
     assert state.model is not None

@@ -20,12 +20,13 @@ from zse.serve.turn import CallArguments, CallOpened, ReasoningPart, TextPart
 from zse.serve.ui.conversations import Conversations
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from zse.serve.admission import Room
     from zse.serve.state import AppState
     from zse.serve.turn import Event, Turn
     from zse.serve.ui.conversations import Row
+    from zse.serve.uses import Uses
 
 SAVE_SECONDS = 0.5
 """How much of an answer the end of this process may cost, at most."""
@@ -55,10 +56,11 @@ class Run:
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, terminate: asyncio.Event, room: Room | None, answers: Answers) -> None:
-        """Make the answer in the background; ``answers`` forgets it when it has ended."""
+    def start(self, terminate: asyncio.Event, on_end: Callable[[], None]) -> None:
+        """Make the answer in the background; ``on_end`` is called when it has ended."""
         self._task = asyncio.create_task(self._make(terminate))
-        self._task.add_done_callback(partial(self._ended, room, answers))
+        # Also of a task that was cancelled before it began.
+        self._task.add_done_callback(lambda _: on_end())
 
     async def stop(self) -> None:
         """End the answer where it is; what was written stays."""
@@ -132,11 +134,6 @@ class Run:
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
-    def _ended(self, room: Room | None, answers: Answers, _: asyncio.Task[None]) -> None:
-        if room is not None:
-            room.abandon()
-        answers.forget(self._message)
-
 
 class Answers:
     """Every answer that is being made, by its message."""
@@ -145,18 +142,21 @@ class Answers:
         self._state = state
         self._running: dict[str, Run] = {}
 
-    def begin(self, turn: Turn, message: Row, room: Room | None) -> None:
-        """Make an answer in the background."""
+    def begin(self, turn: Turn, message: Row, room: Room, use: Uses) -> None:
+        """Make an answer in the background, in the room and on the model that were taken for it."""
         run = Run(turn, message, self._state.one_of(Conversations))
         self._running[message["id"]] = run
-        run.start(self._state.terminate, room, self)
+
+        def ended() -> None:
+            room.abandon()
+            use.end()
+            del self._running[message["id"]]
+
+        run.start(self._state.terminate, ended)
 
     def get(self, message: str) -> Run | None:
         """Return an answer that is being made; None where it is not, or no longer."""
         return self._running.get(message)
-
-    def forget(self, message: str) -> None:
-        self._running.pop(message, None)
 
     def current(self, message: Row) -> Row:
         """Return a message as it is now: what is being written, or was and no longer is."""

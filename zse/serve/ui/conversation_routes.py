@@ -108,7 +108,8 @@ async def answer_message(request: Request, conversation: str, asked: AnswerAsked
     request.state.has_long_body = len(mapping["messages"]) > LONG_CONVERSATION
     body, _ = await with_body(request, read_request, mapping, ChatRequest)
     model, turn = await open_turn(request, mapping, body)
-    room, request.state.room = request.state.room, None  # it outlives the request
+    room, request.state.room = request.state.room, None  # they outlive the request
+    use, request.state.use = request.state.use, None
     facts = {"role": "assistant", "content": "", "status": "writing", "model": model.name}
     try:
         row = await _stored(
@@ -117,8 +118,9 @@ async def answer_message(request: Request, conversation: str, asked: AnswerAsked
         )
     except BaseException:
         room.abandon()
+        use.end()
         raise
-    state_of(request).one_of(Answers).begin(turn, row, room)
+    state_of(request).one_of(Answers).begin(turn, row, room, use)
     return MessageShown(**_of_message(row))
 
 

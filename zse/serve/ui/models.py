@@ -18,12 +18,15 @@ from zse.serve.admin.models import (
     load_model,
     unload_model,
 )
+from zse.serve.fleet.routes import sleep, wake_up
 from zse.serve.http.errors import describe
 from zse.serve.http.requests import state_of
 from zse.serve.ui.forms import read_form, whole_number
 from zse.serve.ui.pages import refuse_forged, render
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.requests import Request
 
 
@@ -77,6 +80,34 @@ async def begin_unload(request: Request) -> Response:
     try:
         await unload_model(request, UnloadRequest(model=form.get("model", "")))
     except (ZSEError, ValidationError) as error:
+        return await _with_problem(request, error)
+    return await show_part(request)
+
+
+async def fall_asleep(request: Request) -> Response:
+    """Let all models leave until somebody asks for one, or wakes them; ``level`` as in ``/sleep``.
+
+    Raises:
+        ForgedRequestError: As ``begin_load``.
+    """
+    refuse_forged(request)
+    return await _after(request, sleep(request))
+
+
+async def come_back(request: Request) -> Response:
+    """Bring the models back that were there.
+
+    Raises:
+        ForgedRequestError: As ``begin_load``.
+    """
+    refuse_forged(request)
+    return await _after(request, wake_up(request))
+
+
+async def _after(request: Request, work: Awaitable[Response]) -> Response:
+    try:
+        await work
+    except ZSEError as error:
         return await _with_problem(request, error)
     return await show_part(request)
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 async def show_chat(request: Request) -> Response:
     """Answer ``GET /chat``."""
-    models = [entry.model for entry in state_of(request).models if not entry.is_hidden]
-    names = [model.name for model in models if model.task == "text"]
+    state = state_of(request)
+    if state.fleet is not None:  # whose models come when they are named
+        names = [model.name for model in state.fleet.listed()]
+    else:
+        models = [entry.model for entry in state.models if not entry.is_hidden]
+        names = [model.name for model in models if model.task == "text"]
     return render(request, "chat.html", page="chat", models=names)

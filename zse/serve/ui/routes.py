@@ -34,6 +34,8 @@ def add_pages(app: FastAPI) -> None:
         Route("/ui/models", models.show_part),
         Route("/ui/models/load", models.begin_load, methods=["POST"]),
         Route("/ui/models/unload", models.begin_unload, methods=["POST"]),
+        Route("/ui/models/sleep", models.fall_asleep, methods=["POST"]),
+        Route("/ui/models/wake", models.come_back, methods=["POST"]),
         Route("/keys", keys.show_keys),
         Route("/ui/keys", keys.create_key, methods=["POST"]),
         Route("/ui/keys/asking", keys.switch_asking, methods=["POST"]),
