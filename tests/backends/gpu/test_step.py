@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from zse.backends.gpu.graphs import room_for
+from zse.backends.gpu.graphs import room_for, tile_room
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.step import StepLimits, plan_step, shape_of
@@ -340,3 +340,13 @@ def test_a_chunk_that_breaks_a_rule_is_refused(bad, message):
 )
 def test_adjustments_take_the_smallest_room_of_a_captured_step(entries: int, room: int) -> None:
     assert room_for(entries) == room
+
+
+@pytest.mark.parametrize(
+    ("tiles", "rows", "room"),
+    [(0, 8, 0), (1, 8, 1), (2, 8, 4), (3, 2, 2), (5, 8, 8), (17, 256, 64), (256, 256, 256)],
+)
+def test_tiles_of_adapters_take_the_smallest_room_of_a_captured_step(
+    tiles: int, rows: int, room: int
+) -> None:
+    assert tile_room(tiles, rows) == room

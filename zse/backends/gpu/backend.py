@@ -15,6 +15,7 @@ from zse.backends.gpu.graphs import (
     Rehearsal,
     bucket_of,
     room_for,
+    tile_room,
 )
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kinds import state_pool_of, text_operations_of
@@ -210,7 +211,7 @@ class GPUBackend(GPUOperations):
     def _replay(self, plan: StepPlan, forward: Forward) -> CapturedStep:
         bucket = bucket_of(plan.single_rows)
         room = room_for(len(plan.entries.rows))
-        tiles = bucket_of(plan.adapter_tiles) if plan.adapter_tiles else 0
+        tiles = tile_room(plan.adapter_tiles, bucket)
         key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles)
         captured = self._graph(key, forward)
         shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room, adapter_room=tiles)

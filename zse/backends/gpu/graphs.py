@@ -23,6 +23,11 @@ ENTRY_ROOMS = (4_096, 16_384, 65_536, 262_144)
 """Adjusted logits that captured steps have room for; room is sent to the device, full or not."""
 
 
+TILE_ROOMS = (1, 4, 16, 64, MAX_BUCKET)
+"""Tiles of rows with adapters that captured steps have room for: few of each number of rows are
+captured, and a tile that is not there costs little."""
+
+
 def bucket_of(rows: int) -> int:
     """Return the rows of the smallest captured step that holds ``rows`` decode rows."""
     return 1 << (rows - 1).bit_length()
@@ -31,6 +36,11 @@ def bucket_of(rows: int) -> int:
 def room_for(entries: int) -> int:
     """Return the smallest room for so many adjusted logits; 0 for none, and for too many."""
     return next((room for room in ENTRY_ROOMS if 0 < entries <= room), 0)
+
+
+def tile_room(tiles: int, rows: int) -> int:
+    """Return the smallest room for so many tiles of a step of ``rows`` rows; 0 for none."""
+    return min(rows, next(room for room in TILE_ROOMS if tiles <= room)) if tiles else 0
 
 
 class Rehearsal:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of
+from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of, tile_room
 from zse.backends.gpu.heads import kinds_of, ropes_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kinds import (
@@ -199,7 +199,8 @@ class StepPlans:
         sequences = min(shape.rows, self._options.batch.max_sequences)
         tile_rows = shape.adapter_tile_rows
         tiles = sequences + (shape.rows - sequences) // tile_rows
-        return replace(shape, adapter_tiles=bucket_of(tiles) if shape.decode_rows else tiles)
+        is_captured = shape.decode_rows and shape.rows <= MAX_BUCKET
+        return replace(shape, adapter_tiles=tile_room(tiles, shape.rows) if is_captured else tiles)
 
     def _most_single_rows(self) -> int:
         """Return the rows of the widest step without prompts: of sequences, and of their drafts."""
