@@ -45,7 +45,7 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
             "leading_dense_block_count": 1,
             "expert_weights_scale": 1.5,
         }
-    if family in ("starcoder2", "gpt2"):
+    if family in ("starcoder2", "gpt2", "bert"):
         found = {"attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": None}
     if family == "granite":
         found = {

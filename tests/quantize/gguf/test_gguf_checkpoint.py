@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from zse.cli import run
 from zse.errors import CheckpointError, UnsupportedModelError, ZSEError
 from zse.format.reader import ZSEReader
 from zse.models.families import read_header
+from zse.models.pooling import POOLING_SECTION
 from zse.quantize.convert import convert_model
 from zse.quantize.locate import locate_model
 from zse.settings import Settings
@@ -85,6 +87,7 @@ FAMILIES = {
     },
     "qwen3_next": {**DELTA, **SHARED, "decoder_sparse_step": 1, "norm_topk_prob": True},
     "qwen3_5": DELTA,
+    "bert": {"type_vocab_size": 2, "layer_norm_eps": 1e-5, "hidden_act": "gelu"},
     "deepseek_v2": LATENT,
     "deepseek_v3": {**LATENT, **SIGMOID},
     "qwen3_5_moe": {**DELTA, **SHARED},
@@ -156,6 +159,27 @@ def test_matrices_of_other_heads_than_each_other_are_refused(
     other = np.array([64, 96, 2], np.uint64).tobytes()
     source.write_bytes(raw[:at] + other + raw[at + len(other) :])
     with pytest.raises(CheckpointError, match="not of the same heads of one latent"):
+        convert_model(source, tmp_path / "m.zse", tokenizer=folder)
+
+
+@pytest.mark.parametrize(("told", "mode"), [(1, "mean_tokens"), (2, "cls_token")])
+def test_how_an_embedder_makes_vectors_is_kept(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, told: int, mode: str
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "bert", **FAMILIES["bert"])
+    source = write_gguf(tmp_path / "m.gguf", folder, "bert", **{"bert.pooling_type": told})
+    convert_model(source, tmp_path / "m.zse", tokenizer=folder)
+    with ZSEReader(tmp_path / "m.zse") as reader:
+        assert json.loads(bytes(reader.section(POOLING_SECTION))) == {f"pooling_mode_{mode}": True}
+
+
+def test_an_encoder_that_is_no_bert_is_refused(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "bert", **FAMILIES["bert"])
+    kind = {"tokenizer.ggml.model": "t5"}
+    source = write_gguf(tmp_path / "m.gguf", folder, "bert", **kind)
+    with pytest.raises(UnsupportedModelError, match="tokenizer of kind 't5', as RoBERTa's"):
         convert_model(source, tmp_path / "m.zse", tokenizer=folder)
 
 

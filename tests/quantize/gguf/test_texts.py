@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from gguf_files import tokenizer_settings
 from tokenizer_samples import mixed_lines
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from zse.errors import CheckpointError, UnsupportedModelError
 from zse.quantize.gguf.pre_tokenizers import PRE_TOKENIZERS
@@ -165,3 +174,60 @@ def test_an_unknown_tokenizer_says_that_another_may_be_given(changes: dict) -> N
     with pytest.raises(UnsupportedModelError) as caught:
         texts_of(by_scores() | changes, "m.gguf")
     assert "--tokenizer" in caught.value.hint
+
+
+def pieces_of(lines: list[str], *, lowercase: bool) -> Tokenizer:
+    """A tokenizer of words and pieces, as BERT has them."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(
+        lines,
+        trainers.WordPieceTrainer(vocab_size=600, special_tokens=special, show_progress=False),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def settings_of_pieces(tokenizer: Tokenizer, begin: str) -> dict[str, Any]:
+    """Words marked where they begin, as llama.cpp's converter does."""
+    ids = tokenizer.get_vocab()
+
+    def phantom(token: str) -> str:
+        if token.startswith("##"):
+            return token[2:]
+        return token if ids[token] < 5 else f"\u2581{token}"
+
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": [phantom(token) for token in sorted(ids, key=ids.__getitem__)],
+        "tokenizer.ggml.token_type": [3 if number < 5 else 1 for number in range(len(ids))],
+        "tokenizer.ggml.unknown_token_id": 1,
+        f"tokenizer.ggml.{begin}_token_id": 2,
+        "tokenizer.ggml.seperator_token_id": 3,
+    }
+
+
+@pytest.mark.parametrize(("lowercase", "begin"), [(True, "cls"), (False, "bos")])
+def test_words_are_cut_into_pieces_as_before(lowercase: bool, begin: str) -> None:
+    lines = [*LINES, "An unknown \u4e16\u754c, [MASK] and Words"]
+    tokenizer = pieces_of(lines, lowercase=lowercase)
+    found = rebuilt(settings_of_pieces(tokenizer, begin))
+    for line, other in zip(lines, reversed(lines), strict=True):
+        assert found.encode(line).ids == tokenizer.encode(line).ids
+        ours, theirs = found.encode(line, other), tokenizer.encode(line, other)
+        assert (ours.ids, ours.type_ids) == (theirs.ids, theirs.type_ids)
+
+
+@pytest.mark.parametrize("missing", ["unknown", "cls", "seperator"])
+def test_words_without_a_token_that_they_need_are_refused(missing: str) -> None:
+    settings = settings_of_pieces(pieces_of(LINES[:5], lowercase=True), "cls")
+    del settings[f"tokenizer.ggml.{missing}_token_id"]
+    with pytest.raises(CheckpointError, match="it has no"):
+        texts_of(settings, "m.gguf")

@@ -177,6 +177,22 @@ _GPT2_WHOLE = {
     "output_norm": "transformer.ln_f",
     "output": "lm_head",
 }
+_BERT = {
+    "attn_q": "attention.self.query",
+    "attn_k": "attention.self.key",
+    "attn_v": "attention.self.value",
+    "attn_output": "attention.output.dense",
+    "attn_output_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense",
+    "ffn_down": "output.dense",
+    "layer_output_norm": "output.LayerNorm",
+}
+_BERT_WHOLE = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    "token_types": "embeddings.token_type_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+}
 _HYBRID = {
     **_ROUTED,
     "post_attention_norm": "post_attention_layernorm",
@@ -264,6 +280,9 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             whole=_GPT2_WHOLE,
             layer="transformer.h.{layer}",
             transposed=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
+        ),
+        "bert": _architecture(
+            "bert", "BertModel", _BERT, whole=_BERT_WHOLE, layer="encoder.layer.{layer}"
         ),
         "qwen3next": _hybrid("qwen3_next", "Qwen3Next", experts=_EXPERTS),
         "qwen35": _hybrid("qwen3_5", "Qwen3_5"),

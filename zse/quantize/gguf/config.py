@@ -85,6 +85,13 @@ def generation_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"eos_token_id": found} if found else {}
 
 
+def pooling_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the 1_Pooling/config.json: how an embedder makes the vector of a text."""
+    told = settings.get(f"{settings.get('general.architecture')}.pooling_type")
+    modes = {1: "mean_tokens", 2: "cls_token", 3: "lasttoken"}
+    return {f"pooling_mode_{modes[told]}": True} if type(told) is int and told in modes else {}
+
+
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, int]:
     names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
     found = {ours: settings.get(f"tokenizer.ggml.{name}_token_id") for name, ours in names.items()}

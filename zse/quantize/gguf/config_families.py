@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import CheckpointError
+from zse.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,13 +24,10 @@ def _mixture(own: OwnSettings) -> dict[str, Any]:
 
 
 def _qwen2_moe(own: OwnSettings) -> dict[str, Any]:
-    shared = own.header.tensors.get("blk.0.ffn_up_shexp.weight")
-    if shared is None:
-        raise CheckpointError(f"{own.where} has no tensor blk.0.ffn_up_shexp.weight")
     return {
         **_mixture(own),
         "norm_topk_prob": False,
-        "shared_expert_intermediate_size": shared.shape[0],
+        "shared_expert_intermediate_size": _rows_of(own, "blk.0.ffn_up_shexp.weight"),
     }
 
 
@@ -232,10 +229,32 @@ def _hybrid(own: OwnSettings) -> dict[str, Any]:
 
 
 def _routed_hybrid(own: OwnSettings) -> dict[str, Any]:
-    shared = own.header.tensors.get("blk.0.ffn_up_shexp.weight")
-    if shared is None:
-        raise CheckpointError(f"{own.where} has no tensor blk.0.ffn_up_shexp.weight")
-    return {**_mixture(own), "shared_expert_intermediate_size": shared.shape[0]}
+    return {
+        **_mixture(own),
+        "shared_expert_intermediate_size": _rows_of(own, "blk.0.ffn_up_shexp.weight"),
+    }
+
+
+def _bert(own: OwnSettings) -> dict[str, Any]:
+    """RoBERTa's files have the same name; their tables of positions begin elsewhere."""
+    if (kind := own.tokenizer) not in (None, "bert"):
+        raise UnsupportedModelError(
+            f"{own.where} is an encoder with a tokenizer of kind {str(kind)[:50]!r}, as RoBERTa's; "
+            "from GGUF only those of BERT itself are read",
+            hint="Convert the checkpoint in safetensors that it was made from.",
+        )
+    return {
+        "hidden_act": "gelu",
+        "layer_norm_eps": own.number("attention.layer_norm_epsilon"),
+        "max_position_embeddings": _rows_of(own, "position_embd.weight"),
+        "type_vocab_size": _rows_of(own, "token_types.weight"),
+    }
+
+
+def _rows_of(own: OwnSettings, name: str) -> int:
+    if name not in own.header.tensors:
+        raise CheckpointError(f"{own.where} has no tensor {name}")
+    return own.header.tensors[name].shape[0]
 
 
 OWN_CONFIGS: Mapping[str, Callable[[OwnSettings], dict[str, Any]]] = {
@@ -258,6 +277,7 @@ OWN_CONFIGS: Mapping[str, Callable[[OwnSettings], dict[str, Any]]] = {
     "gpt_oss": _gpt_oss,
     "glm4": _partial_rotary,
     "glm4_moe": _glm4_moe,
+    "bert": _bert,
     "deepseek_v2": _deepseek2,
     "deepseek_v3": _deepseek3,
     "qwen3_next": lambda own: {**_hybrid(own), **_routed_hybrid(own), "norm_topk_prob": True},

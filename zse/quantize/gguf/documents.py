@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError
 from zse.quantize.gguf.architectures import find_architecture
-from zse.quantize.gguf.config import config_of, generation_of
+from zse.quantize.gguf.config import config_of, generation_of, pooling_of
 from zse.quantize.gguf.header import MAX_HEADER_BYTES, GgufHeader, parse_header
 from zse.quantize.gguf.shards import joined, shards_of
 from zse.quantize.gguf.texts import texts_of
@@ -63,6 +63,7 @@ def documents_in(path: Path) -> dict[str, bytes]:
     made = {
         "config.json": config_in(path, header),
         "generation_config.json": generation_of(header.settings),
+        "1_Pooling/config.json": pooling_of(header.settings),
     }
     documents = {name: json.dumps(value).encode() for name, value in made.items() if value}
     return documents | texts_of(header.settings, str(path))

@@ -27,6 +27,11 @@ class OwnSettings:
         self._settings = header.settings
         self._prefix = prefix
 
+    @property
+    def tokenizer(self) -> object:
+        """The kind of tokenizer; None where the file has none."""
+        return self._settings.get("tokenizer.ggml.model")
+
     def has(self, name: str) -> bool:
         return f"{self._prefix}.{name}" in self._settings
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, UnsupportedModelError
 from zse.quantize.gguf.pre_tokenizers import PRE_TOKENIZERS, byte_level
+from zse.quantize.gguf.word_pieces import around_texts, restored, special_tokens, word_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +46,9 @@ class _Vocabulary:
         self._tokens: list[str] = list(self._list("tokens", str))
         self._kinds: list[int] = list(self._list("token_type", int))
         self._restored = self._restore_spaces()
+        if settings.get("tokenizer.ggml.model") == "bert":
+            pairs = zip(self._tokens, self._kinds, strict=True)
+            self._tokens = [restored(token, is_control=kind == _CONTROL) for token, kind in pairs]
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         if len(self._ids) != len(self._tokens):
             raise self._broken("two tokens are written alike")
@@ -73,6 +77,8 @@ class _Vocabulary:
             document, adds_bos = self._byte_level()
         elif kind == "llama":
             document, adds_bos = self._by_scores()
+        elif kind == "bert":
+            return self._joined(self._of_words(), around_texts(*self._ends(), self._ids))
         else:
             raise UnsupportedModelError(
                 f"{self._where} has a tokenizer of kind {str(kind)[:50]!r}, which is not read from "
@@ -80,13 +86,16 @@ class _Vocabulary:
                 hint=_HINT,
             )
         adds_bos = self._flag("add_bos_token", default=adds_bos)
+        return self._joined(document, self._template(adds_bos=adds_bos))
+
+    def _joined(self, document: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": self._added(),
             **document,
-            "post_processor": self._template(adds_bos=adds_bos),
+            "post_processor": template,
         }
 
     def named_tokens(self) -> dict[str, Any]:
@@ -96,6 +105,9 @@ class _Vocabulary:
             "eos": "eos_token",
             "unknown": "unk_token",
             "padding": "pad_token",
+            "cls": "cls_token",
+            "seperator": "sep_token",
+            "mask": "mask_token",
         }
         found = {ours: self._named(theirs) for theirs, ours in names.items()}
         return {name: token for name, token in found.items() if token is not None}
@@ -146,6 +158,21 @@ class _Vocabulary:
             ),
         }
         return document, True
+
+    def _of_words(self) -> dict[str, Any]:
+        """Words, and pieces of those that are not known (BERT's)."""
+        unknown = self._named("unknown")
+        if unknown is None:
+            raise self._broken("it has no unknown_token_id")
+        return word_pieces(self._ids, unknown)
+
+    def _ends(self) -> tuple[str, str]:
+        """Return what stands before a text and behind it, which files spell as llama.cpp does."""
+        first = self._named("cls") or self._named("bos")
+        last = self._named("seperator") or self._named("eos")
+        if first is None or last is None:
+            raise self._broken("it has no tokens around a text")
+        return first, last
 
     def _merges_of(self, scores: Sequence[float]) -> list[list[str]]:
         """Return every way to make a token of two, the best first.
@@ -215,10 +242,7 @@ class _Vocabulary:
             "type": "TemplateProcessing",
             "single": text("A", 0),
             "pair": [*text("A", 0), *text("B", 1)],
-            "special_tokens": {
-                token: {"id": token, "ids": [self._ids[token]], "tokens": [token]}
-                for token in dict.fromkeys([*first, *last])
-            },
+            "special_tokens": special_tokens([*first, *last], self._ids),
         }
 
     def _named(self, name: str) -> str | None:
