@@ -31,7 +31,10 @@ app = App()
 
 @app.command("eval")
 @with_flags_of(
-    ["device", "threads", "kernels", "kv_dtype", "exact_activations", "prefill_precision"]
+    [
+        *("device", "threads", "kernels", "kv_dtype"),
+        *("exact_activations", "prefill_precision", "deterministic"),
+    ]
 )
 def command(
     *,
