@@ -21,13 +21,16 @@ from zse.serve.access.policy import Access
 from zse.serve.app import HOT_ROUTES, create_app
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
+from zse.serve.ui.routes import page_routes
 
 SCRIPTED = Path(__file__).parents[1] / "serve" / "scripted_server.py"
 PROBES = {"/health", "/health/live", "/health/ready", "/ping"}
+DOOR = {"/login", "/ui/assets/{name:path}"}
+"""What everybody is shown: the login, and what pages are made of."""
 COUNTING = re.compile(r"/metrics|/api/stats.*|/ws/stats")
 INFERENCE = re.compile(
     r"/|/v1/(?!(?:un)?load_lora_adapter).+|/v2/rerank|/rerank|/invocations|/tokenize|/detokenize|/tokenizer_info"
-    r"|/docs|/openapi\.json|/version|/ws/chat"
+    r"|/docs|/openapi\.json|/version|/ws/chat|/chat|/logout|/api/chat/.+"
 )
 KEYS = {
     "admin": {"scope": "admin"},
@@ -96,6 +99,8 @@ def routes(call):
     found = {(one.method, one.described_path) for one in HOT_ROUTES}
     found |= {(method.upper(), path) for path, ways in described.items() for method in ways}
     found |= {("GET", path) for path in ("/docs", "/openapi.json", "/ws/chat", "/ws/stats")}
+    pages = [route for route in page_routes() if route.path not in DOOR]
+    found |= {(method, one.path) for one in pages for method in one.methods if method != "HEAD"}
     return sorted((method, re.sub(r"\{[^}]+\}", "x", path)) for method, path in found)
 
 
@@ -136,7 +141,7 @@ def test_the_router_has_no_route_that_is_not_walked(state, routes):
     while not hasattr(app, "routes"):
         app = app.app
     served = {route.path for route in app.routes if isinstance(route, Route)}
-    walked = {path for _, path in routes} | {"/api/{rest:path}"}
+    walked = {path for _, path in routes} | {"/api/{rest:path}", "/ui/{rest:path}", *DOOR}
     gaps = {re.sub(r"\{[^}]+\}", "x", path) for path in served - walked}
     assert gaps <= walked
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 def add_pages(app: FastAPI) -> None:
     """Serve the pages beside the routes of the API, and before those that they replace."""
     app.include_router(router)
-    app.router.routes[:0] = [
+    app.router.routes[:0] = page_routes()
+
+
+def page_routes() -> list[Route]:
+    """Return the routes of the pages and of what is in them."""
+    return [
         Route(ASSETS + "{name:path}", asset),
         Route("/login", show_login),
         Route("/login", log_in, methods=["POST"]),
