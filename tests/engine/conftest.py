@@ -7,8 +7,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_runner import ScriptedRunner, expected_tokens, hidden_of, logprob_of
+from hash_model import expected_tokens, hidden_of, logprob_of
+from scripted_runner import ScriptedRunner
 
+from zse.engine.async_engine import AsyncEngine
 from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams, TokenEvent
 from zse.options import load_options
@@ -89,6 +91,20 @@ def engine() -> type[Harness]:
 @pytest.fixture(scope="session")
 def ahead() -> type[AheadHarness]:
     return AheadHarness
+
+
+@pytest.fixture
+def make_engine(engine, letters):
+    made = []
+
+    def make(runner=None, **options):
+        runner = runner or engine.Runner(num_blocks=64, max_position=4096)
+        made.append(AsyncEngine(engine.core(runner, **options), letters))
+        return made[-1]
+
+    yield make
+    for async_engine in made:
+        async_engine.close()
 
 
 @pytest.fixture(scope="session")

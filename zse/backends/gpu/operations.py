@@ -6,15 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.choosing import Choosing
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
 from zse.backends.gpu.kinds import expert_operations_of, latent_operations_of
-from zse.backends.gpu.products import Products
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
 from zse.kernels.linear.launch_8bit import turn_activations
-from zse.kernels.lm_head_sample.launch import cap_logits, sample
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from zse.kernels.attention.launch import AttentionRules
     from zse.kernels.embed.launch import EmbedTable, Placing
     from zse.kernels.layout import HeadShape
-    from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
     from zse.models.layer_spec import (
         AttentionSpec,
@@ -44,19 +42,17 @@ if TYPE_CHECKING:
         LinearAttentionSpec,
         MLPSpec,
     )
-    from zse.models.spec import HeadSpec, LayerInputsSpec
+    from zse.models.spec import LayerInputsSpec
 
 
-class GPUOperations(Products):
+class GPUOperations(Choosing):
     """See ``zse.backends.operations.Operations``; sampled tokens go to ``results``."""
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
-        super().__init__(model)
-        self.ends = model.ends
+        super().__init__(model, results)
         self._layers = model.layers
         self._experts = expert_operations_of(model)
         self._latents = latent_operations_of(model)
-        self._results = results
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
         return self._layers[layer.index]
@@ -341,44 +337,6 @@ class GPUOperations(Products):
             can_quantize=columns % ACTIVATION_GROUP == 0,
             write=make,
             turn=turn,
-        )
-
-    def write_logits(self, step: Step, residual: Residual, head: HeadSpec) -> None:
-        """Write float32 logits of the wanted rows, [wanted, vocab]."""
-        weight: LinearWeight = self.ends.head
-        # Some rows' states are told to the host, in 16 bits: where bits may not depend on that,
-        # the head reads all of them so.
-        can_quantize = not self._model.plans.deterministic
-        output = self._form(step, weight, step.shape.wanted, can_quantize=can_quantize)
-        wanted = step.inputs.wanted
-        self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
-        logits = step.scratch.logits
-        self._multiply(step, weight, output, logits, max_splits=1, exact=True)
-        if head.softcap is not None:
-            vocab = self._model.spec.vocab_size
-            cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)
-
-    def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
-        """Choose tokens, or only write the logits of a step with masks, which come later."""
-        if not step.shape.wanted:
-            return
-        self.write_logits(step, residual, head)
-        if not step.sampling.masked:
-            self.choose(step)
-
-    def choose(self, step: Step) -> None:
-        """Choose tokens by the logits of a step, and by its masks if it has any."""
-        sample(
-            step.launcher,
-            step.scratch.logits,
-            rows=step.shape.wanted,
-            vocab=self._model.spec.vocab_size,
-            arrays=step.inputs.sampling,
-            kind=step.sampling,
-            masks_address=step.scratch.masks,
-            num_adjustments=step.shape.entries,
-            workspace_address=step.scratch.sampling,
-            outputs=self._results,
         )
 
     # --- pieces --------------------------------------------------------------------------------

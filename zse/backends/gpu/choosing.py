@@ -1,0 +1,62 @@
+"""The end of a step: logits of the wanted rows, and tokens by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.products import Products
+from zse.kernels.lm_head_sample.launch import cap_logits, sample
+
+if TYPE_CHECKING:
+    from zse.backends.gpu.forward import Residual, Step
+    from zse.backends.gpu.model import DeviceModel
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.kernels.lm_head_sample.arrays import SampledArrays
+    from zse.models.spec import HeadSpec
+
+
+class Choosing(Products):
+    """Products, and the choice of tokens by the last of them; tokens go to ``results``."""
+
+    def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
+        super().__init__(model)
+        self.ends = model.ends
+        self._results = results
+
+    def write_logits(self, step: Step, residual: Residual, head: HeadSpec) -> None:
+        """Write float32 logits of the wanted rows, [wanted, vocab]."""
+        weight: LinearWeight = self.ends.head
+        # Some rows' states are told to the host, in 16 bits: where bits may not depend on that,
+        # the head reads all of them so.
+        can_quantize = not self._model.plans.deterministic
+        output = self._form(step, weight, step.shape.wanted, can_quantize=can_quantize)
+        wanted = step.inputs.wanted
+        self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
+        logits = step.scratch.logits
+        self._multiply(step, weight, output, logits, max_splits=1, exact=True)
+        if head.softcap is not None:
+            vocab = self._model.spec.vocab_size
+            cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)
+
+    def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
+        """Choose tokens, or only write the logits of a step with masks, which come later."""
+        if not step.shape.wanted:
+            return
+        self.write_logits(step, residual, head)
+        if not step.sampling.masked:
+            self.choose(step)
+
+    def choose(self, step: Step) -> None:
+        """Choose tokens by the logits of a step, and by its masks if it has any."""
+        sample(
+            step.launcher,
+            step.scratch.logits,
+            rows=step.shape.wanted,
+            vocab=self._model.spec.vocab_size,
+            arrays=step.inputs.sampling,
+            kind=step.sampling,
+            masks_address=step.scratch.masks,
+            num_adjustments=step.shape.entries,
+            workspace_address=step.scratch.sampling,
+            outputs=self._results,
+        )
