@@ -163,13 +163,13 @@ def test_a_thousand_swaps_leave_nothing_behind(fleet, state):
     assert state.metrics.render().count(b'outcome="loaded"') == 2 * 8  # and when each was made
 
 
-def test_swaps_leave_no_descriptor_and_no_thread_behind(fleet):
+def test_a_hundred_swaps_answer_right_and_leave_no_descriptor_and_no_thread_behind(fleet, expected):
     process = psutil.Process()
     fleet.ask("a")
-    fleet.ask("b")
+    fleet.ask("h")
     before = own_threads(), process.num_fds()
-    for name in "cdab":
-        fleet.ask(name, max_tokens=1)
+    for name in "abcdefgh" * 13:
+        assert text_of(fleet.ask(name)) == expected[name]
     assert (own_threads(), process.num_fds()) == before
 
 

@@ -89,16 +89,28 @@ def test_answers_that_do_not_end_keep_the_server_awake(fleet, runner, state, che
     state.options = replace(state.options, drain_seconds=0.0)
 
     async def sleep_beside_an_answer():
-        long = asyncio.create_task(fleet.send("a", max_tokens=200))
+        long = asyncio.create_task(fleet.send("a", max_tokens=400))
         while not (found := state.models.find("a")) or found.is_free:
             await asyncio.sleep(0.001)
         return await fleet.call.send("POST", "/sleep"), await long
 
+    fleet.ask("b")  # which leaves before it shows that the other one does not
     asleep, long = runner.run(sleep_beside_an_answer())
     check_error(asleep, 409, code="model_busy")
     assert long.status_code == 200
-    assert fleet.here() == ["a"]
+    assert sorted(fleet.here()) == ["a", "b"]
     assert is_sleeping(fleet.call) is False
+
+
+def test_who_cannot_come_back_keeps_nobody_else_away(fleet, call, folder, check_error, expected):
+    fleet.ask("a")
+    fleet.ask("b")
+    call("POST", "/sleep")
+    (folder / "a.zse").write_bytes(b"no model")
+    answer = call("POST", "/wake_up")
+    check_error(answer, 503, code="model_unavailable", kind="server_error")
+    assert fleet.here() == ["b"]
+    assert fleet.ask("b").json()["choices"][0]["text"] == expected["b"]
 
 
 def test_the_second_level_drops_tokenizers_and_pages(fleet, call, state, monkeypatch):

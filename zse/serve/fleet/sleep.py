@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from zse.serve.admin.loading import ModelBusyError, ModelLoader
@@ -74,20 +75,23 @@ class Sleep:
                 await self._empty(level)
         except BaseException:
             if was_awake:
-                self._awake.set()
+                await self.end()
             raise
 
     async def end(self) -> None:
         """Bring the models back that were there.
 
         Raises:
-            ModelUnavailableError: One cannot be loaded; requests are taken nevertheless.
+            ModelUnavailableError: One cannot be loaded; the others are there, and requests taken.
         """
         self._awake.set()
         self.level = None
         names, self._before = self._before, []
-        for name in names:
-            await self._fleet.bring(self._fleet.seats[name])
+        seats = [self._fleet.seats[name] for name in names]
+        brought = await asyncio.gather(*map(self._fleet.bring, seats), return_exceptions=True)
+        for one in brought:
+            if isinstance(one, BaseException):
+                raise one
 
     async def watch(self, after_seconds: float) -> None:
         """Fall asleep whenever nobody has asked anything for so long."""
@@ -111,14 +115,14 @@ class Sleep:
         self._take_in_others()
         here = (entry.model.name for entry in self._state.models)
         names = [name for name in here if name in self._fleet.seats]
-        patience = self._state.options.drain_seconds
+        last = time.monotonic() + self._state.options.drain_seconds
         for name in names:
+            patience = max(0.0, last - time.monotonic())
             try:
                 await self._fleet.moves.let_leave(name, patience_seconds=patience)
             except ModelUnavailableError as error:
-                self._before += names[: names.index(name)]
                 raise ModelBusyError(str(error), hint="Put it to sleep later.") from error
-        self._before += names
+            self._before.append(name)
         if level == LEVELS[1]:
             await asyncio.to_thread(self._fleet.moves.forget)
         self.level = max(level, self.level or 0)
