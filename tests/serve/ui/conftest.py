@@ -11,13 +11,17 @@ from zse.serve.access.keys import make_key
 from zse.serve.access.policy import Access
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
+from zse.serve.ui.conversations import Conversations
 from zse.settings import Settings
 
 
 @pytest.fixture
 def state(tmp_path):
     """A server whose files lie in a folder of the test."""
-    return AppState(ledger=Ledger(), settings=Settings(home=tmp_path / "home"))
+    state = AppState(ledger=Ledger(), settings=Settings(home=tmp_path / "home"))
+    yield state
+    if (store := state._parts.get(Conversations)) is not None:
+        store.close()
 
 
 @pytest.fixture

@@ -5,6 +5,10 @@ import json
 
 import pytest
 
+from zse.errors import StoreError
+from zse.serve.ui.answering import Answers
+from zse.serve.ui.conversations import Conversations
+
 ROOT = "/api/chat/conversations"
 
 
@@ -76,6 +80,45 @@ def test_a_stopped_answer_keeps_what_was_written(ask, runner):
     row = runner.run(talk())
     assert row["status"] == "stopped"
     assert 0 < len(row["content"]) < 400
+
+
+def test_an_answer_that_is_stopped_before_it_begins_is_stopped_and_holds_nothing(
+    ask, state, runner
+):
+    async def talk():
+        path, message = await answered(ask, "slow:400")
+        run = state.one_of(Answers).get(message["id"])
+        await run.stop()
+        return await ended(ask, path, message["id"])
+
+    assert runner.run(talk())["status"] == "stopped"
+    assert state.in_flight == 0
+    assert state.model.uses.count == 0
+
+
+def test_what_the_end_of_the_server_interrupts_is_kept_and_marked(ask, state, runner):
+    async def talk():
+        path, message = await answered(ask, "slow:400")
+        await asyncio.sleep(0.1)
+        state.terminate.set()
+        return await ended(ask, path, message["id"])
+
+    row = runner.run(talk())
+    assert row["status"] == "interrupted"
+    assert row["content"]
+
+
+def test_an_answer_that_cannot_be_kept_still_ends_for_who_reads_it(ask, state, runner, monkeypatch):
+    def full(*_, **__):
+        raise StoreError("the disk is full")
+
+    async def talk():
+        _, message = await answered(ask, "slow:4")
+        monkeypatch.setattr(state.one_of(Conversations), "save", full)
+        run = state.one_of(Answers).get(message["id"])
+        return [json.loads(frame[6:]) async for frame in run.frames()][-1]
+
+    assert runner.run(talk())["status"] == "done"
 
 
 def test_what_breaks_is_told_without_the_server_s_places(ask, runner):

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from zse.errors import OverloadedError
+from zse.errors import OverloadedError, StoreError
 from zse.serve.http.errors import UnknownIdError
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
@@ -103,6 +103,12 @@ def test_deleting_a_conversation_deletes_its_messages(store):
     store.save("msg_gone", content="x")
     assert store.find("alice", query="needle") == []
     assert store._rows("SELECT * FROM messages") == []
+
+
+def test_a_file_that_is_full_is_an_error_that_says_so(store):
+    store._run("PRAGMA max_page_count = 1")
+    with pytest.raises(StoreError, match="cannot be read or kept"):
+        talk(store, "alice", "x" * 1_000_000)
 
 
 def test_where_nothing_can_be_written_it_is_kept_in_memory(tmp_path):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zse.errors import ShuttingDownError, StoreError
 from zse.serve.http.errors import describe
 from zse.serve.http.streaming import log_failure, nobody, race
 from zse.serve.turn import CallArguments, CallOpened, ReasoningPart, TextPart
@@ -67,6 +68,9 @@ class Run:
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            if self._status == "writing":  # it had not begun
+                self._status = "stopped"
+                await self._keep()
 
     def row(self) -> Row:
         """Return what is known of the answer now."""
@@ -102,10 +106,19 @@ class Run:
             self._status = "done"
         except asyncio.CancelledError:
             self._status = "stopped"
+        except ShuttingDownError:
+            self._status = "interrupted"
         except Exception as error:  # noqa: BLE001 - whoever reads the message is told
             log_failure(error)
             self._status, self._error = "failed", describe(error)[1].message
-        await asyncio.to_thread(partial(self._store.save, self._message, **self.row()))
+        await self._keep()
+
+    async def _keep(self) -> None:
+        """Save how the answer ended, and tell who reads it; where it cannot be saved, too."""
+        try:
+            await asyncio.to_thread(partial(self._store.save, self._message, **self.row()))
+        except StoreError as error:
+            log_failure(error)
         self._tell()
 
     async def _write(self) -> None:

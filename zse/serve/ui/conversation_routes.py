@@ -153,7 +153,10 @@ async def export_conversation(
     found = await _stored(request, lambda store, owner: store.get(owner, conversation))
     rows = await _stored(request, lambda store, owner: store.messages(owner, conversation))
     ending = "json" if format == "json" else "md"
-    headers = {"content-disposition": f'attachment; filename="{found["id"]}.{ending}"'}
+    headers = {
+        "content-disposition": f'attachment; filename="{found["id"]}.{ending}"',
+        "x-content-type-options": "nosniff",
+    }
     if format == "json":
         return JSONResponse(as_json(found, rows), headers=headers)
     media_type = "text/markdown; charset=utf-8"

@@ -16,8 +16,9 @@ import uuid
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from zse.errors import OverloadedError
+from zse.errors import OverloadedError, StoreError
 from zse.serve.http.errors import UnknownIdError
+from zse.units import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,8 @@ MAX_CONVERSATIONS = 5000
 """Of one key."""
 MAX_MESSAGES = 2000
 """Of one conversation."""
+MAX_FILE_BYTES = 1 << 30
+"""Of all keys together."""
 _JSON_COLUMNS = frozenset({"settings", "calls"})
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS conversations (
@@ -165,12 +168,18 @@ class Conversations:
         self._run(f"UPDATE {table} SET {names} WHERE id = ?", *_stored(facts), identifier)
 
     def _run(self, statement: str, *values: Any) -> None:
-        with self._lock, self._database:
-            self._database.execute(statement, values)
+        try:
+            with self._lock, self._database:
+                self._database.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _not_kept(error) from error
 
     def _rows(self, statement: str, *values: Any) -> list[Row]:
-        with self._lock, closing(self._database.execute(statement, values)) as cursor:
-            return [_loaded(row) for row in cursor]
+        try:
+            with self._lock, closing(self._database.execute(statement, values)) as cursor:
+                return [_loaded(row) for row in cursor]
+        except sqlite3.Error as error:
+            raise _not_kept(error) from error
 
 
 def branch(messages: list[Row], last: str | None) -> list[Row]:
@@ -208,7 +217,14 @@ def _open(folder: Path) -> sqlite3.Connection:
         database = sqlite3.connect(":memory:", check_same_thread=False)
         database.executescript(_SCHEMA)
     database.execute("PRAGMA foreign_keys = ON")
+    page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
     return database
+
+
+def _not_kept(error: sqlite3.Error) -> StoreError:
+    hint = f"They take up to {size_text(MAX_FILE_BYTES)}; delete some, or look at the disk."
+    return StoreError(f"the conversations cannot be read or kept: {error}", hint=hint)
 
 
 def _stored(row: Row) -> list[Any]:
