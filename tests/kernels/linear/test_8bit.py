@@ -24,7 +24,7 @@ from zse.kernels.linear.launch_8bit import (
     turned_bytes,
 )
 from zse.kernels.linear.reference import turn_and_round, turned_product
-from zse.kernels.linear.variants import matmul_8bit
+from zse.kernels.linear.variants import TOKEN_GROUPS, matmul_8bit
 
 SCRATCH_ROWS = 130
 
@@ -145,15 +145,14 @@ def test_programs_that_stay_write_every_tile_and_nothing_past_the_end() -> None:
     assert outputs[:, rows:].isnan().all()
 
 
-def test_gate_and_up_are_activated_where_they_are_turned() -> None:
-    tokens, columns = 3, 384
-    joined = torch.randn(tokens, 2 * columns, generator=torch.Generator().manual_seed(2)).bfloat16()
-    buffer = torch.zeros(turned_bytes(tokens, columns), dtype=torch.uint8)
-    turned = turned_at(buffer.data_ptr(), tokens, columns)
-    plain = Plain(rows=tokens, columns=2 * columns, values=joined.data_ptr())
+def test_a_token_that_is_taken_in_parts_has_one_scale() -> None:
+    columns = 128 * (TOKEN_GROUPS + 2)
+    values = outlying(2, columns)
+    buffer = torch.zeros(turned_bytes(2, columns), dtype=torch.uint8)
+    turned = turned_at(buffer.data_ptr(), 2, columns)
+    plain = Plain(rows=2, columns=columns, values=values.data_ptr())
     turn_activations(InterpretedLauncher(), plain, turned)
-    gate, up = joined.float().chunk(2, -1)
-    wanted = turn_and_round((torch.nn.functional.silu(gate) * up).bfloat16())
-    codes = buffer[: tokens * columns].view(torch.int8).view(tokens, columns)
-    scales = buffer[-256:].view(torch.float32)[:tokens] * 128
-    assert relative_error(codes.double() * scales.double()[:, None], wanted) <= 2e-3
+    codes = buffer[: 2 * columns].view(torch.int8).view(2, columns)
+    scales = buffer[-256:].view(torch.float32)[:2] * 128
+    found = codes.double() * scales.double()[:, None]
+    assert relative_error(found, turn_and_round(values)) <= 1e-5

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.weights import BoundNorm
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials, Plain, Turned
+    from zse.kernels.layout import Activation, Partials, Plain
     from zse.kernels.lm_head_sample.arrays import SamplingKind
     from zse.kernels.norm.launch import PostNorm
     from zse.kernels.route.launch import Choice
@@ -127,8 +127,6 @@ class Deferred:
     """Whether they can be made in int8."""
     write: Callable[[Activation], None] = field(repr=False)
     """Makes them."""
-    turn: Callable[[Turned], None] | None = field(default=None, repr=False)
-    """Makes them for a product of 8 bits, where one kernel does."""
 
 
 @record

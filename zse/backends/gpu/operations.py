@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.choosing import Choosing
@@ -13,7 +12,6 @@ from zse.kernels.attention.launch import attention_decode, attention_prefill, ou
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
-from zse.kernels.linear.launch_8bit import turn_activations
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
@@ -249,9 +247,11 @@ class GPUOperations(Choosing):
         post_norm: BoundNorm | None,
     ) -> Residual:
         """Leave the split sums of inputs @ linear^T for the next norm to add."""
+        output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
+        inputs.write(output)
         return Residual(
             address=residual.address,
-            pending=self._product_of(step, linear, inputs),
+            pending=self._product(step, linear, output),
             bias=linear.bias,
             scale=scale,
             post=post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon),
@@ -317,10 +317,6 @@ class GPUOperations(Choosing):
         self._end_adapting(step, linear, inputs, joined)
         columns = weight.rows // (1 + mlp.is_gated)
 
-        turn = None
-        if isinstance(joined, Plain) and (mlp.activation, mlp.is_gated) == ("silu", True):
-            turn = None if linear.bias else partial(turn_activations, step.launcher, joined)
-
         def make(output: Activation) -> None:
             activate(
                 step.launcher,
@@ -332,12 +328,7 @@ class GPUOperations(Choosing):
                 limit=mlp.limit,
             )
 
-        return Deferred(
-            columns=columns,
-            can_quantize=columns % ACTIVATION_GROUP == 0,
-            write=make,
-            turn=turn,
-        )
+        return Deferred(columns=columns, can_quantize=columns % ACTIVATION_GROUP == 0, write=make)
 
     # --- pieces --------------------------------------------------------------------------------
 

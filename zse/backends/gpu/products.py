@@ -11,7 +11,7 @@ from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.norm.launch import residual_norm, stream_norm
 
 if TYPE_CHECKING:
-    from zse.backends.gpu.forward import Deferred, Residual, Step
+    from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.kernels.layout import Turned
@@ -115,19 +115,6 @@ class Products:
             weight, inputs.rows, quantized=quantized, max_splits=max_splits
         )
         return linear(step.launcher, weight, inputs, address, plan)
-
-    def _product_of(self, step: Step, linear: BoundLinear, inputs: Deferred) -> Partials:
-        """Leave the sums of a product whose inputs are made now, as it reads them."""
-        weight, rows = linear.weight, step.shape.rows
-        is_narrow = step.rounding == "tokens" and not step.shape.adapter_tiles
-        if inputs.turn is not None and is_narrow and takes_8bit(weight):
-            turned, sums = step.scratch.turned(rows, weight.columns), step.scratch.sums
-            inputs.turn(turned)
-            self._multiply_turned(step, weight, turned, sums, "fp32")
-            return Partials(rows=rows, columns=weight.rows, splits=1, values=sums)
-        output = self._form(step, weight, rows, can_quantize=inputs.can_quantize)
-        inputs.write(output)
-        return self._product(step, linear, output)
 
     def _product(
         self, step: Step, linear: BoundLinear, inputs: Activation, address: int = 0

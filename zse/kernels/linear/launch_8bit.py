@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 MOST_CHUNKS = 32
 """Most programs that share a row of the matrix while it is turned."""
-TOKENS_AT_ONCE = 4
-"""Programs that turn tokens on one multiprocessor."""
+TOKENS_AT_ONCE = (3, 5)
+"""Programs that turn tokens on one multiprocessor, of tokens in parts and of whole ones: as many as
+have registers and shared memory."""
 STAYING_ROUNDS = 1.8
 """Time of a tile of programs that stay in tiles of others, of half its tokens, which come in no
 rounds: one fills the gaps of the others. On an H200."""
@@ -61,13 +62,13 @@ def turn_activations(launcher: Launcher, inputs: Plain, output: Turned) -> None:
     """Write 16-bit activations as ``Turned`` ones.
 
     Args:
-        inputs: bfloat16 [rows, columns]; or [rows, 2 * columns], of which silu(gate) * up is taken,
-            gate columns first.
+        inputs: bfloat16 [rows, columns].
         output: Columns are a multiple of 128.
     """
-    programs = launcher.device.multiprocessors * TOKENS_AT_ONCE
+    form = turn_tokens(inputs.columns)
+    programs = launcher.device.multiprocessors * TOKENS_AT_ONCE[bool(dict(form.constants)["WHOLE"])]
     launcher.launch(
-        turn_tokens(silu=inputs.columns == 2 * output.columns),
+        form,
         (min(inputs.rows, programs), 1, 1),
         inputs.values,
         output.codes,

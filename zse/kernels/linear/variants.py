@@ -51,6 +51,8 @@ TURNED_COLUMNS = 128
 """Columns that are turned together, and of a step of products of 8-bit numbers."""
 TURNED_BLOCKS = 8
 """Runs of such columns that a program turns of each of its rows."""
+TOKEN_GROUPS = 32
+"""Runs of such columns of a token that a program turns at once."""
 _GEMVS = {
     "int4": GEMV_INT4,
     "nf4": GEMV_NF4,
@@ -222,9 +224,10 @@ def turn(scheme: str, group: int) -> tuple[Variant, Variant]:
     return maxima, rows
 
 
-def turn_tokens(*, silu: bool = False) -> Variant:
-    """Return the form that turns 16-bit activations, or silu(gate) * up."""
-    return variant(TURN_TOKENS, num_warps=4, SILU=silu, GROUPS=16 if silu else 32)
+def turn_tokens(columns: int) -> Variant:
+    """Return the form that turns 16-bit activations of so many columns."""
+    is_whole = columns <= TOKEN_GROUPS * TURNED_COLUMNS
+    return variant(TURN_TOKENS, num_warps=4, GROUPS=TOKEN_GROUPS, WHOLE=is_whole)
 
 
 def _scheme(scheme: str, group: int) -> Constants:
@@ -302,7 +305,7 @@ def _all() -> tuple[Variant, ...]:
     for outputs in ("fp32", "bf16"):
         for stream in (False, True):
             found += matmul_8bit_forms(outputs, stream=stream)
-    found += [turn_tokens(silu=silu) for silu in (False, True)]
+    found += [turn_tokens(columns) for columns in (1, TOKEN_GROUPS * TURNED_COLUMNS + 1)]
     return tuple(dict.fromkeys(found))
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.gate_up.triton.kernel import times_sigmoid
 from zse.kernels.linear.triton.parts import dot_16
 from zse.kernels.linear.triton.unpack import unpack_four_bit, unpack_int8
-from zse.kernels.triton.parts import GROUP, round_to_even, to_bf16, wait_for_inputs
+from zse.kernels.triton.parts import GROUP, round_to_even, wait_for_inputs
 
 HALF = tl.constexpr(GROUP.value // 2)
 CHUNKS = tl.constexpr(32)
@@ -132,26 +131,29 @@ def turn_rows(weights, scales, maxima, outputs, row_scales, rows, blocks, SCHEME
 
 
 @triton.jit
-def turned_values(line, groups, row_groups, sign, SILU: tl.constexpr, PLAIN: tl.constexpr):
+def turned_values(line, groups, row_groups, sign, PLAIN: tl.constexpr):
     """Return some groups of a token, turned: float32 [G, 128], zeros behind its end."""
     column = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    inside = (groups < row_groups)[:, None]
-    values = tl.load(line + column, mask=inside, other=0.0)
-    if SILU:
-        gate = values.to(tl.float32)
-        up = tl.load(line + row_groups * GROUP + column, mask=inside, other=0.0)
-        values = to_bf16(times_sigmoid(gate, gate) * up.to(tl.float32), PLAIN)
+    values = tl.load(line + column, mask=(groups < row_groups)[:, None], other=0.0)
     return dot_16(values, sign, tl.zeros(column.shape, tl.float32), PLAIN)
 
 
 @triton.jit
-def turn_tokens(values, outputs, scales, tokens, row_groups, SILU: tl.constexpr,
-                GROUPS: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+def store_codes(line, turned, inverse, groups, row_groups):
+    """Write some groups of a token in steps of its scale, int8."""
+    column = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    codes = round_to_even(turned * inverse).to(tl.int8)
+    tl.store(line + column, codes, mask=(groups < row_groups)[:, None])
+
+
+@triton.jit
+def turn_tokens(values, outputs, scales, tokens, row_groups, GROUPS: tl.constexpr,
+                WHOLE: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Write int8 [tokens, K] of turned 16-bit activations, and the scale of each.
 
-    With SILU they are silu(gate) * up of [tokens, 2 * K], gate columns first. A program takes token
-    after token, since the signs take longer to make than to use; each is read twice, the second
-    time from a cache. Scales make up for the 128 by which products of what is turned are larger.
+    A program takes token after token, since the signs take longer to make than to use. Tokens of
+    more than GROUPS groups, without WHOLE, are read twice, the second time from a cache. Scales
+    make up for the 128 by which products of what is turned are larger.
 
     Operands:
         values: bfloat16 [tokens, K].
@@ -164,18 +166,19 @@ def turn_tokens(values, outputs, scales, tokens, row_groups, SILU: tl.constexpr,
     sign = signs(0, GROUP, GROUP)
     group = tl.arange(0, GROUPS)
     for token in range(tl.program_id(0), tokens, tl.num_programs(0)):
-        line = values + token * columns * (2 if SILU else 1)
-        largest = tl.zeros((GROUPS,), tl.float32)
-        for start in range(0, row_groups, GROUPS):
-            turned = turned_values(line, start + group, row_groups, sign, SILU, PLAIN)
-            largest = tl.maximum(largest, tl.max(tl.abs(turned), 1))
+        line = values + token * columns
+        turned = turned_values(line, group, row_groups, sign, PLAIN)
+        largest = tl.max(tl.abs(turned), 1)
+        if not WHOLE:
+            for start in range(GROUPS, row_groups, GROUPS):
+                others = turned_values(line, start + group, row_groups, sign, PLAIN)
+                largest = tl.maximum(largest, tl.max(tl.abs(others), 1))
         most = tl.max(largest, 0)
         tl.store(scales + token, most / (127.0 * GROUP))
         inverse = 127.0 / tl.where(most > 0.0, most, 1.0)
-        for start in range(0, row_groups, GROUPS):
-            groups = start + group
-            turned = turned_values(line, groups, row_groups, sign, SILU, PLAIN)
-            at = outputs + token * columns
-            at += groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-            codes = round_to_even(turned * inverse).to(tl.int8)
-            tl.store(at, codes, mask=(groups < row_groups)[:, None])
+        target = outputs + token * columns
+        store_codes(target, turned, inverse, group, row_groups)
+        if not WHOLE:
+            for start in range(GROUPS, row_groups, GROUPS):
+                others = turned_values(line, start + group, row_groups, sign, PLAIN)
+                store_codes(target, others, inverse, start + group, row_groups)
