@@ -40,6 +40,12 @@ _PUBLISHED = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
 }
+_PUBLISHED_OF = {
+    "gpt_oss": {"intermediate_size": 128},
+    "mixtral": {"intermediate_size": 128},
+    "modernbert": {"hidden_size": 128, "num_attention_heads": 2},
+}
+"""The same of families by name."""
 _GPU_SCHEMES = {*PLAIN_SCHEMES, *GROUPED_SCHEMES, "int8"}
 _CPU_SCHEMES = {scheme.name.lower() for scheme in codes.Scheme}
 
@@ -61,7 +67,7 @@ def models_page() -> str:
 
 
 def _spec_of(name: str, architecture: str) -> ModelSpec:
-    shape = shape_of(name)
+    shape = shape_of(name, **_PUBLISHED_OF.get(name, {}))
     widths = {key: width for key, width in _PUBLISHED.items() if key in shape}
     return read_checkpoint({**shape, **widths, "architectures": [architecture]})
 
