@@ -21,6 +21,17 @@ def test_serving_code_goes_in_and_tools_stay_out():
         assert not any(absent in path for path in paths), absent
 
 
+def test_pages_go_in_with_their_files_and_the_licences_of_these():
+    paths = {entry.path for entry in code_entries(load_recipe(recipe_folder("cpu")))}
+    inside = {path.removeprefix("opt/zse/app/zse/serve/ui/") for path in paths}
+    vendor = {"static/vendor/LICENSES.txt", "static/vendor/htmx.js"}
+    assert {
+        "templates/base.html",
+        "templates/parts/keys.html",
+        "static/base.css",
+    } | vendor <= inside
+
+
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda-dev"])
 def test_an_image_has_the_kernels_of_its_own_processors_and_no_source(name, tmp_path):
     package = tmp_path / "zse"
