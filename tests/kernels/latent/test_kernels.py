@@ -236,8 +236,7 @@ def check_prefill(case: Case) -> None:
     assert relative_error(model.values(wide), model.expected()) <= model.tolerance()
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize(("splits", "quantized"), [(1, True), (3, False)])
 def test_a_token_attends_to_all_before_it(splits: int, quantized: bool) -> None:
     check_decode(
         Case(chunks=((70, 1), (0, 1)), splits=splits, quantized_cache=quantized, bias=True)
@@ -261,23 +260,25 @@ def test_heads_are_shared_out_among_programs(heads: int, device: DeviceFacts) ->
 
 @pytest.mark.parametrize("rows", [2, 17])
 def test_values_can_be_8_bit_activations(rows: int) -> None:
-    check_decode(Case(chunks=((3, 1),) * rows, quantized_output=True))
+    check_decode(Case(chunks=((3, 1),) * rows, heads=1, quantized_output=True))
 
 
 def test_matrices_of_heads_may_be_float16() -> None:
     check_decode(Case(chunks=((5, 1),), element="fp16"))
 
 
-@pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("chunks", [((0, 35),), ((37, 2), (0, 3)), ((64, 1),)])
+@pytest.mark.parametrize(
+    ("chunks", "quantized"),
+    [(((0, 35),), False), (((37, 2), (0, 3)), False), (((40, 2), (0, 1)), True)],
+)
 def test_chunks_with_and_without_a_prefix(
     chunks: tuple[tuple[int, int], ...], quantized: bool
 ) -> None:
-    check_prefill(Case(chunks=chunks, heads=3, quantized_cache=quantized))
+    check_prefill(Case(chunks=chunks, quantized_cache=quantized))
 
 
 def test_the_form_for_little_shared_memory_gives_the_same() -> None:
-    check_prefill(Case(chunks=((40, 12),), heads=3, device=L4))
+    check_prefill(Case(chunks=((30, 9),), heads=5, device=L4))
 
 
 @pytest.mark.parametrize("quantized", [False, True])
