@@ -82,7 +82,7 @@ def test_without_factors_nothing_is_kept() -> None:
 def test_an_int8_cache_loses_less_of_keys_with_constants(
     make_pair: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, tokens = tmp_path / "constants.zse", [5, 17, 70, 33]
+    path, tokens = tmp_path / "constants.zse", [5, 17, 70]
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
     with_constants(make_pair("qwen2", "int8", num_hidden_layers=1, **sizes).path, path, (0,))
     runner = open_runner(path, kv_dtype="int8")
