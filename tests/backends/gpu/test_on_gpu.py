@@ -70,7 +70,8 @@ CASES = [
     ("smollm3", "int4", {"num_hidden_layers": 2}),
     ("llama", "nl4", {}),
     ("llama", "mxfp4", {}),
-    ("deepseek_v2", "bf16", LATENTS),
+    # Queries and sums of latents are rounded to 16 bits on top of what other models round.
+    ("deepseek_v2", "int8", LATENTS),
     ("deepseek_v3", "int4", {**LATENTS, "q_lora_rank": 128}),
 ]
 TOLERANCE = {
