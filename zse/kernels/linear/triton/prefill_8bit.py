@@ -14,28 +14,6 @@ from zse.kernels.triton.parts import wait_for_inputs
 
 
 @triton.jit
-def dot_8(left, right, total, PLAIN: tl.constexpr):
-    """Return ``total`` plus the product of two tiles of int8, int32, or of e4m3, float32."""
-    if left.dtype == tl.int8:
-        total = tl.dot(left, right, total, out_dtype=tl.int32)
-    elif PLAIN:  # the interpreter does not multiply e4m3
-        total = tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
-    else:
-        total = tl.dot(left, right, total)
-    return total
-
-
-@triton.jit
-def zeros_of(values, BM: tl.constexpr, BN: tl.constexpr):
-    """Return the sum that products of such values begin with."""
-    if values.dtype.element_ty == tl.int8:
-        total = tl.zeros((BM, BN), tl.int32)
-    else:
-        total = tl.zeros((BM, BN), tl.float32)
-    return total
-
-
-@triton.jit
 def scaled(total, token_scale, row_scale):
     """Return a tile of sums as float32 [BM, BN], by the scales of its tokens and rows."""
     return total.to(tl.float32) * token_scale[:, None] * row_scale[None, :]
@@ -44,14 +22,13 @@ def scaled(total, token_scale, row_scale):
 @triton.jit
 def matmul_8bit(values, token_scales, weights, row_scales, outputs, tokens, rows, steps, stride,
                 BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUPED: tl.constexpr,
-                STAGES: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr,
-                PLAIN: tl.constexpr):  # fmt: skip
-    """Write [tokens, rows] of 8-bit [tokens, K] times 8-bit [rows, K], both along K.
+                STAGES: tl.constexpr, EVEN: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """Write [tokens, rows] of int8 [tokens, K] times int8 [rows, K], both along K.
 
     Operands:
-        values: int8 or e4m3 [tokens, K].
+        values: int8 [tokens, K].
         token_scales: float32 [tokens].
-        weights: [rows, K] of the same type.
+        weights: int8 [rows, K].
         row_scales: float32 [rows].
         outputs: float32 or bfloat16; row i starts at i * stride.
         tokens: Rows of the left side.
@@ -70,9 +47,9 @@ def matmul_8bit(values, token_scales, weights, row_scales, outputs, tokens, rows
     row = tl.minimum(n, rows - 1)
     x_at = values + token.to(tl.int64)[:, None] * (steps * BK) + k[None, :]
     w_at = weights + row.to(tl.int64)[:, None] * (steps * BK) + k[None, :]
-    total = zeros_of(values, BM, BN)
+    total = tl.zeros((BM, BN), tl.int32)
     for _ in tl.range(0, steps, num_stages=STAGES):
-        total = dot_8(tl.load(x_at), tl.trans(tl.load(w_at)), total, PLAIN)
+        total = tl.dot(tl.load(x_at), tl.trans(tl.load(w_at)), total, out_dtype=tl.int32)
         x_at += BK
         w_at += BK
     value = scaled(total, tl.load(token_scales + token), tl.load(row_scales + row))
@@ -85,7 +62,7 @@ def matmul_8bit(values, token_scales, weights, row_scales, outputs, tokens, rows
 def matmul_8bit_stream(values, token_scales, weights, row_scales, outputs, tokens, rows, steps,
                        stride, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                        GROUPED: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
-                       PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+                       PDL: tl.constexpr):  # fmt: skip
     """As ``matmul_8bit`` by programs that stay; see ``matmul_stream``."""
     wait_for_inputs(PDL)
     rows = in_elements(rows, EVEN)
@@ -98,11 +75,11 @@ def matmul_8bit_stream(values, token_scales, weights, row_scales, outputs, token
     tiles = tl.cdiv(tokens, BM) * tl.cdiv(rows, BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         tile_m, tile_n = grouped_tile(tile, tokens, rows, BM, BN, GROUPED)
-        total = zeros_of(values, BM, BN)
+        total = tl.zeros((BM, BN), tl.int32)
         for step in tl.range(0, steps, num_stages=STAGES):
             x = x_tiles.load([tile_m * BM, step * BK])
             weight = w_tiles.load([tile_n * BN, step * BK])
-            total = dot_8(x, tl.trans(weight), total, PLAIN)
+            total = tl.dot(x, tl.trans(weight), total, out_dtype=tl.int32)
         token = tl.minimum(tile_m * BM + tl.arange(0, BM), tokens - 1)
         row = tl.minimum(tile_n * BN + tl.arange(0, BN), rows - 1)
         value = scaled(total, tl.load(token_scales + token), tl.load(row_scales + row))
