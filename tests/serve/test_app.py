@@ -212,6 +212,7 @@ def test_the_alias_and_the_name_both_reach_the_model(call):
         "created": 1,
         "owned_by": "zse",
         "max_model_len": 512,
+        "status": "loaded",
     }
 
 
