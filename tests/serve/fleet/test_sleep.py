@@ -50,6 +50,17 @@ def test_what_means_nothing_is_refused(call, check_error, path, param):
     check_error(call("POST", path), 400, param=param)
 
 
+@pytest.mark.parametrize("sign", [{"origin": "https://evil.example"}, {"origin": "null"}])
+def test_a_page_of_another_site_puts_nothing_to_sleep_and_wakes_nothing(call, check_error, sign):
+    for headers in (sign, {**sign, "sec-fetch-site": "cross-site"}):
+        refused = call("POST", "/sleep", headers=headers)
+        check_error(refused, 403, code="cross_origin_request")
+    assert is_sleeping(call) is False
+    assert call("POST", "/sleep").status_code == 200
+    check_error(call("POST", "/wake_up", headers=sign), 403, code="cross_origin_request")
+    assert is_sleeping(call) is True
+
+
 def test_waking_by_parts_brings_all_of_a_model(fleet, call):
     fleet.ask("a")
     call("POST", "/sleep")

@@ -1,6 +1,7 @@
 """POST /sleep, POST /wake_up and GET /is_sleeping, as users of vLLM know them.
 
-They work for every server, also for one of a single model.
+They work for every server, also for one of a single model. Neither change has a body, so any page
+in a browser could ask for it in the name of whoever uses the machine: pages of others are refused.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from zse.errors import InvalidParameterError
+from zse.serve.admin.guard import refuse_foreign_page
 from zse.serve.fleet.fleet import Fleet
 from zse.serve.fleet.sleep import LEVELS
 from zse.serve.http.requests import json_response, state_of
@@ -23,7 +25,14 @@ TAGS = ("weights", "kv_cache")
 
 
 async def sleep(request: Request) -> Response:
-    """Let answers end and all models leave; answer when their memory has been given back."""
+    """Let answers end and all models leave; answer when their memory has been given back.
+
+    Raises:
+        ForeignPageError: A page of another origin asks.
+        InvalidParameterError: There is no such level.
+        ModelBusyError: As ``Sleep.begin``.
+    """
+    refuse_foreign_page(request)
     level = request.query_params.get("level", "1")
     if level not in map(str, LEVELS):
         raise InvalidParameterError(
@@ -36,7 +45,14 @@ async def sleep(request: Request) -> Response:
 
 
 async def wake_up(request: Request) -> Response:
-    """Bring the models back that were there; answer when they are."""
+    """Bring the models back that were there; answer when they are.
+
+    Raises:
+        ForeignPageError: A page of another origin asks.
+        InvalidParameterError: There is no such tag.
+        ModelUnavailableError: As ``Sleep.end``.
+    """
+    refuse_foreign_page(request)
     tags = request.query_params.getlist("tags")
     if unknown := [tag for tag in tags if tag not in TAGS]:
         raise InvalidParameterError(
