@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,14 @@ from interpreted_runner import open_runner
 from logits import as_tensor
 from random_adapters import edit_tensors, write_adapter
 
+from zse.backends.adapters import PlainMatrix
+from zse.backends.gpu import adapter_image
 from zse.backends.gpu.adapter_image import image_bytes, largest_image_bytes, matrices_of
 from zse.backends.gpu.adapters import Ranges
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import LoRAError, UnsupportedModelError
 from zse.format import ZSEReader
+from zse.format.schemes import Scheme
 from zse.kernels.layout import Partials, Plain
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.lora.modules import places_at_run_time
@@ -170,6 +174,15 @@ def test_numbers_that_are_not_finite_are_refused_and_take_no_memory(
         with pytest.raises(LoRAError, match="not finite"):
             bound(runner, folder)
     assert ranges.num_free == free
+
+
+@pytest.mark.parametrize("bits", [0x7F800000, 0x7F800001, 0x7FFFFFFF, 0xFF800000, 0xFFFFFFFF])
+def test_no_number_that_is_not_finite_is_rounded_to_one_that_is(bits: int) -> None:
+    matrix = PlainMatrix(
+        data=struct.pack("<4I", 0, bits, 0, 0), scheme=Scheme.FP32, rows=1, columns=4
+    )
+    with pytest.raises(LoRAError, match="not finite"):
+        adapter_image._checked(matrix, "one")
 
 
 def test_large_numbers_are_finite_and_rounded_to_the_nearest(

@@ -139,7 +139,13 @@ def _slices(data: bytes) -> Iterator[bytes]:
 
 
 def _narrowed(data: bytes) -> bytes:
-    """Round float32 to bfloat16: as one long number, each half of the dropped bits is added."""
+    """Round float32 to bfloat16: as one long number, each half of the dropped bits is added.
+
+    What is not finite stays so: added to, some of it would become zero.
+    """
+    upper = array("H", data)[1::2].tobytes()
+    if not _is_finite(upper):
+        return upper
     total = int.from_bytes(data, "little") + _repeated(b"\x00\x80\x00\x00", len(data))
     words = array("H", total.to_bytes(len(data) + 2, "little"))
     return words[1:-1:2].tobytes()
