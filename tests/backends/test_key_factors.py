@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,16 @@ def test_factors_are_powers_of_two_the_same_for_both_of_a_pair(
     expected[3] = expected[3 + half] = 32.0
     expected[attention.head_dim] = expected[attention.head_dim + half] = 4.0
     assert list(factors) == expected
+
+
+@pytest.mark.parametrize("constant", [math.inf, -math.inf, math.nan, 3.4e38])
+def test_factors_are_finite_whatever_a_file_holds(
+    make_pair: Callable[..., Any], tmp_path: Path, constant: float
+) -> None:
+    spec = with_constants(make_pair("qwen2", "bf16").path, tmp_path / "constants.zse", ())
+    attention = spec.layers[0].mixer
+    factors = factors_of(attention, [constant] * (attention.query_columns * 3))
+    assert all(0 < factor < math.inf for factor in factors)
 
 
 def test_only_keys_with_large_constants_have_factors_and_their_readers_have_the_same(

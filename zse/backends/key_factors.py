@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NARROW_KV_DTYPES = ("int8",)
 """Types of cached keys that are whole numbers with scales."""
+_LARGEST_SIZE = 2.0**127
 USUAL_SIZE = 8.0
 """Keys move by about so much without any constant: divergence of Qwen2.5-Coder-0.5B is least when
 constants are brought down to this."""
@@ -71,6 +72,11 @@ def factors_of(attention: AttentionSpec, bias: Sequence[float]) -> array[float]:
         sizes = [math.hypot(*pair) for pair in zip(added[:half], added[half:], strict=False)]
         sizes = [*sizes, *sizes, *map(abs, added[2 * half :])]
         factors.extend(
-            2.0 ** max(0, round(math.log2(max(size, 1.0) / USUAL_SIZE))) for size in sizes
+            2.0 ** max(0, round(math.log2(_finite(size) / USUAL_SIZE))) for size in sizes
         )
     return factors
+
+
+def _finite(size: float) -> float:
+    """Return a size that has a logarithm: a file may hold any numbers."""
+    return min(max(1.0, size), _LARGEST_SIZE)
