@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from threading import Event
 
 import pytest
 
@@ -94,6 +95,38 @@ def test_an_answer_that_is_stopped_before_it_begins_is_stopped_and_holds_nothing
     assert runner.run(talk())["status"] == "stopped"
     assert state.in_flight == 0
     assert state.model.uses.count == 0
+
+
+def test_who_reads_an_answer_that_is_stopped_while_its_end_is_saved_is_told_of_its_end(
+    ask, state, runner, monkeypatch
+):
+    store, saving, may_save = state.one_of(Conversations), Event(), Event()
+    save = store.save
+
+    def slow(message, **facts):
+        if facts["status"] != "writing":
+            saving.set()
+            may_save.wait(10)
+        save(message, **facts)
+
+    async def talk():
+        path, message = await answered(ask, "Hello")
+        run = state.one_of(Answers).get(message["id"])
+        reading = asyncio.create_task(last_frame(run))
+        await asyncio.to_thread(saving.wait, 10)
+        stopping = asyncio.create_task(run.stop())
+        await asyncio.sleep(0)
+        may_save.set()
+        await stopping
+        return await asyncio.wait_for(reading, 2), await ended(ask, path, message["id"])
+
+    async def last_frame(run):
+        return [frame async for frame in run.frames()][-1]
+
+    monkeypatch.setattr(store, "save", slow)
+    frame, row = runner.run(talk())
+    assert b'"status":"done"' in frame
+    assert row["status"] == "done"
 
 
 def test_what_the_end_of_the_server_interrupts_is_kept_and_marked(ask, state, runner):

@@ -66,8 +66,9 @@ class Run:
     async def stop(self) -> None:
         """End the answer where it is; what was written stays."""
         if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            if self._status == "writing":  # else it is being saved
+                self._task.cancel()
+            await asyncio.wait({self._task})
             if self._status == "writing":  # it had not begun
                 self._status = "stopped"
                 await self._keep()
