@@ -14,6 +14,7 @@ from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.serve.adapters import as_model
 from zse.serve.admin.loading import ModelLoader
+from zse.serve.fleet.moves import Moves
 
 
 @pytest.fixture
@@ -134,6 +135,14 @@ def test_a_name_of_its_own_goes_before_the_alias_of_another(fleet, state, expect
     assert text_of(fleet.ask("gpt-4o")) == expected["a"]
 
 
+def test_names_that_clients_make_up_make_no_series_of_numbers(fleet, state):
+    state.fleet.seats["a"].aliases = ("gpt-*",)
+    assert fleet.ask("gpt-made-up").status_code == 200
+    waits = [line for line in state.metrics.render().splitlines() if b"model_wait" in line]
+    assert any(b'model="a"' in line for line in waits)
+    assert not any(b"made-up" in line for line in waits)
+
+
 def test_adapters_come_back_with_their_model(fleet, runner, state, adapter_folder):
     fleet.ask("a")
     entry = state.models.find("a")
@@ -222,6 +231,39 @@ class TestWhereSomethingIsWrong:
         check_error(answer, 503, code="model_unavailable", kind="server_error")
         assert fleet.here() == ["a"]
         assert text_of(fleet.ask("a")) == expected["a"]
+
+    def test_everyone_is_told_by_an_error_that_holds_no_request_of_another(
+        self, fleet, folder, state
+    ):
+        (folder / "b.zse").write_bytes(b"no model")
+        for _ in range(3):
+            assert fleet.ask("b").status_code == 503
+        assert state.fleet.seats["b"].failure.error.__traceback__ is None
+
+    def test_a_server_that_ends_during_a_swap_brings_nobody_back(
+        self, fleet, runner, state, monkeypatch
+    ):
+        begun = []
+
+        async def stuck(moves, seat, estimate=None):
+            begun.append(seat.name)
+            await asyncio.Event().wait()
+
+        async def end_during_the_load():
+            asked = asyncio.create_task(fleet.send("b"))
+            while not begun:
+                await asyncio.sleep(0.002)
+            conductor = state.fleet._conductor
+            conductor.cancel()
+            await asyncio.wait({conductor}, timeout=5)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            return conductor.cancelled()
+
+        fleet.ask("a")
+        monkeypatch.setattr(Moves, "_load", stuck)
+        assert runner.run(end_during_the_load())
+        assert begun == ["b"]
 
     def test_a_failed_model_is_tried_again_when_its_file_is_another(
         self, fleet, folder, model_files, state, expected

@@ -6,6 +6,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from zse.serve.admin.loading import Load, ModelLoader
 from zse.serve.fleet import moves
 
 
@@ -138,6 +139,21 @@ def test_the_second_level_drops_tokenizers_and_pages(fleet, call, state, monkeyp
     assert state.fleet.sleep.level == 2
 
 
+def test_code_stays_on_the_gpu_for_a_model_that_an_admin_loads_meanwhile(
+    fleet, call, state, monkeypatch
+):
+    dropped = []
+    monkeypatch.setattr(moves, "drop_code", dropped.append)
+    fleet.ask("a")
+    loader = state.one_of(ModelLoader)
+    loader.latest = Load(loader.latest.order)
+    call("POST", "/sleep?level=2")
+    assert dropped == []
+    loader.latest.done.set_result(None)
+    call("POST", "/sleep?level=2")
+    assert dropped == ["cpu"]
+
+
 def test_a_server_of_one_model_sleeps_too(fleet, call, state, expected):
     fleet.ask("a")
     state.fleet = None
@@ -179,3 +195,11 @@ class TestWhenNobodyAsks:
         assert call("GET", "/health/ready").status_code == 200
         assert fleet.ask("a").json()["choices"][0]["text"] == expected["a"]
         assert is_sleeping(call) is False
+
+    def test_waking_brings_those_that_were_there_last(self, fleet, call, state, runner):
+        sleep = state.fleet.sleep
+        for name in "ab":  # each falls asleep alone, as nobody asks
+            fleet.ask(name)
+            runner.run(sleep._empty(1))
+        call("POST", "/wake_up")
+        assert fleet.here() == ["b"]

@@ -142,7 +142,7 @@ class ModelLoader:
             NameTakenError: A loaded model has this name.
         """
         with self._lock:
-            if self.latest is not None and not self.latest.is_over:
+            if self.latest is not None and self.is_loading:
                 raise LoadInProgressError(
                     f"The model '{self.latest.order.name}' is being loaded; one is at a time."
                 )
@@ -154,6 +154,11 @@ class ModelLoader:
             self.latest = load = Load(order)
         threading.Thread(target=self._run, args=(load,), name="zse-load", daemon=True).start()
         return load
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a model is on its way, which no table tells of yet."""
+        return self.latest is not None and not self.latest.is_over
 
     async def settled(self) -> None:
         """Wait until no load runs that has begun."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from zse.errors import ZSEError
 
 
@@ -11,6 +13,13 @@ class ModelUnavailableError(ZSEError):
     http_status = 503
     error_code = "model_unavailable"
     retry_after_seconds: float = 1.0
+
+    @classmethod
+    def of(cls, error: ZSEError, retry_after_seconds: float = 1.0) -> Self:
+        """Return an error that says the same: what is raised holds the frames of who asked."""
+        told = cls(error.message, hint=error.hint)
+        told.retry_after_seconds = max(1.0, retry_after_seconds)
+        return told
 
 
 class SleepingError(ZSEError):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from zse.errors import ZSEError
     from zse.serve.fleet.listing import AbsentModel
     from zse.serve.state import AppState, LoadedModel
 
@@ -122,7 +121,7 @@ class Fleet:
         self._refuse_hopeless(seat)
         waiter = self.queue(seat, name)
         try:
-            turn = self._until_given(waiter, request.state.deadline)
+            turn = self._until_given(seat, waiter, request.state.deadline)
             return await race(turn, request.receive, state.terminate)
         except BaseException:
             waiter.leave()
@@ -198,14 +197,14 @@ class Fleet:
         if failure is not None and failure.file_state == self.moves.file_state(seat):
             left_seconds = failure.until - self._clock()
             if left_seconds > 0:
-                raise _unavailable(failure.error, left_seconds)
+                raise ModelUnavailableError.of(failure.error, left_seconds)
         if self.num_waiting >= self._state.max_admitted:
             self._state.metrics.count("rejections")
             error = OverloadedError(f"{self.num_waiting} requests wait for their models.")
             error.retry_after_seconds = self._seconds_until_turn()
             raise error
 
-    async def _until_given(self, waiter: Waiter, deadline: float | None) -> LoadedModel:
+    async def _until_given(self, seat: Seat, waiter: Waiter, deadline: float | None) -> LoadedModel:
         began, most_seconds = self._clock(), self._state.options.fleet.model_wait
         last = asyncio.get_running_loop().time() + most_seconds
         try:
@@ -222,7 +221,8 @@ class Fleet:
             error.retry_after_seconds = self._seconds_until_turn()
             raise error from None
         finally:
-            self._state.metrics.observe("model_wait", self._clock() - began, waiter.name)
+            # By the model's own name: an alias lets a client make up any number of others.
+            self._state.metrics.observe("model_wait", self._clock() - began, seat.name)
         return model
 
     def _seconds_until_turn(self) -> float:
@@ -255,7 +255,7 @@ class Fleet:
         except Exception as raised:  # noqa: BLE001 - whoever waits is told
             error = deliberate(raised, state.settings.cache_dir)
             state.metrics.count("model_swaps", seat.name, "failed")
-            seat.fail(_unavailable(error, 1.0), now=self._clock(), file_state=file_state)
+            seat.fail(error, now=self._clock(), file_state=file_state)
         else:
             seat.succeed()
             self.sleep.is_over()
@@ -273,10 +273,3 @@ class Fleet:
             else:
                 model.uses.on_free = self.moves.tell
                 waiter.give(model)
-
-
-def _unavailable(error: ZSEError, retry_after_seconds: float) -> ModelUnavailableError:
-    told = error if isinstance(error, ModelUnavailableError) else None
-    told = told or ModelUnavailableError(str(error), hint=error.hint)
-    told.retry_after_seconds = max(1.0, retry_after_seconds)
-    return told

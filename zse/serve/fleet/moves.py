@@ -86,7 +86,7 @@ class Moves:
         try:
             await self._make_room(seat, estimate, since, gone)
             await self._load(seat, estimate)
-        except BaseException:
+        except Exception:  # the end of the server is none: nobody waits for those who left
             await self._bring_back(gone)
             raise
         finally:
@@ -260,7 +260,7 @@ class Moves:
     def forget(self) -> None:
         """Drop what a quick return stands on: tokenizers, kernels, the files' pages in memory."""
         self._loader.shelf.clear()
-        if not len(self._state.models):
+        if not len(self._state.models) and not self._loader.is_loading:
             drop_code(self._state.options.load.device.name)
         for seat in self._seats.values():
             _drop_pages(seat.placed.reference)

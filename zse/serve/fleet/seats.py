@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from zse.records import record
+from zse.serve.fleet.errors import ModelUnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,8 @@ class Waiter:
 class Failure:
     """A load that failed: it is not tried again at once, unless the file is another one."""
 
-    error: ZSEError
+    error: ModelUnavailableError
+    """What is told; it is raised to nobody itself."""
     until: float
     """On the fleet's clock."""
     file_state: tuple[int, ...]
@@ -104,9 +106,10 @@ class Seat:
         longest = _LONGEST_PAUSE_SECONDS
         pause = min(_FIRST_PAUSE_SECONDS * (1 << min(self._num_failures, 10)), longest)
         self._num_failures += 1
-        self.failure = Failure(error=error, until=now + pause, file_state=file_state)
+        told = ModelUnavailableError.of(error)
+        self.failure = Failure(error=told, until=now + pause, file_state=file_state)
         for waiter in self.take_all():
-            waiter.fail(error)
+            waiter.fail(ModelUnavailableError.of(error))
 
     def note(self, model: LoadedModel) -> None:
         """Remember of a model that is there what is told when it is not."""

@@ -59,8 +59,9 @@ class Sleep:
         await self._awake.wait()
 
     def is_over(self) -> None:
-        """Note that a model has come."""
+        """Note that a model has come for a request: who was there before is not brought again."""
         self.level = None
+        self._before.clear()
 
     async def begin(self, level: int) -> None:
         """Let answers end, then all models leave; until ``end`` requests are refused.
