@@ -220,6 +220,28 @@ def test_what_one_key_said_is_not_there_for_another(log_in, guarded):
     assert guarded("GET", ROOT).status_code == 401
 
 
+@pytest.mark.parametrize(
+    "inside",
+    [
+        '"\\ud800"',
+        "NaN",
+        "1e999",
+        "[" * 300 + "]" * 300,
+        "[" * 900 + "]" * 900,
+        f'"{"x" * 300_000}"',
+    ],
+    ids=["half a character", "no number", "infinite", "deep", "deeper", "long"],
+)
+def test_tools_that_could_not_be_shown_again_are_not_kept(call, inside):
+    headers = {"content-type": "application/json"}
+    body = f'{{"settings": {{"tools": [{{"x": {inside}}}]}}}}'
+    refused = call("POST", ROOT, content=body, headers=headers)
+    assert refused.status_code == 400, refused.text
+    path = f"{ROOT}/{call('POST', ROOT, json={}).json()['id']}"
+    assert call("PATCH", path, content=body, headers=headers).status_code == 400
+    assert len(call("GET", ROOT).json()["conversations"]) == 1
+
+
 def test_what_no_conversation_has_is_refused(call):
     for facts in (
         {"title": "x" * 201},

@@ -97,6 +97,29 @@ def test_there_are_as_many_as_there_may_be(store, monkeypatch):
     assert talk(store, "bob")
 
 
+def test_a_conversation_is_as_long_as_can_be_shown_and_a_key_fills_no_file(store, monkeypatch):
+    monkeypatch.setattr(conversations, "MAX_CONVERSATION_BYTES", 2000)
+    monkeypatch.setattr(conversations, "MAX_KEY_BYTES", 3000)
+    identifier = talk(store, "alice", "\u20ac" * 600)
+    with pytest.raises(OverloadedError, match="begin another"):
+        store.add("alice", identifier, role="user", content="x" * 400)
+    talk(store, "alice", "x" * 900)
+    for grow in (
+        lambda: talk(store, "alice", "x" * 400),
+        lambda: store.create("alice", title="", system="x" * 400, settings={}),
+        lambda: store.update("alice", identifier, settings={"model": "x" * 400}),
+    ):
+        with pytest.raises(OverloadedError, match="delete some"):
+            grow()
+    assert talk(store, "bob", "x" * 1000)
+
+
+def test_a_message_is_added_without_reading_the_others(store, monkeypatch):
+    identifier = talk(store, "alice", "a", "b")
+    monkeypatch.setattr(store, "messages", None)
+    assert store.add("alice", identifier, role="user", content="c")
+
+
 def test_deleting_a_conversation_deletes_its_messages(store):
     identifier = talk(store, "alice", "needle")
     store.delete("alice", identifier)

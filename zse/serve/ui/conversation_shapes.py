@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from zse.serve.admin.shapes import AskedShape, Shape
+from zse.serve.http.json_body import read_mapping
 
 MAX_TEXT = 1_000_000
+MAX_TOOLS_BYTES = 256 << 10
+"""Of all definitions of tools of a conversation, as JSON."""
+
+
+def _as_sent(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return definitions that can be kept, and sent as JSON whenever they are asked for.
+
+    Raises:
+        ValueError: They are too long, or hold what no JSON in UTF-8 says.
+        BadRequestError: They are nested too deeply.
+    """
+    try:
+        text = json.dumps(tools, ensure_ascii=False, allow_nan=False).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half a character") from None
+    if len(text) > MAX_TOOLS_BYTES:
+        raise ValueError(f"longer than {MAX_TOOLS_BYTES:,} bytes")
+    read_mapping(b'{"tools": %b}' % text)
+    return tools
+
+
+Tools = Annotated[list[dict[str, Any]], Field(max_length=64), AfterValidator(_as_sent)]
 Title = Annotated[str, Field(max_length=200)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Identifier = Annotated[str, Field(max_length=64)]
@@ -21,7 +47,7 @@ class ChatSettings(AskedShape):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=64)] | None = None
+    tools: Tools | None = None
     """Definitions of tools that the model may call, as in a chat completion."""
 
 

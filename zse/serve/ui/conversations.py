@@ -32,9 +32,16 @@ MAX_CONVERSATIONS = 5000
 """Of one key."""
 MAX_MESSAGES = 2000
 """Of one conversation."""
+MAX_CONVERSATION_BYTES = 16 << 20
+"""Of its messages: all of them are read to show it."""
+MAX_KEY_BYTES = 64 << 20
+"""Of all conversations of one key, so that none fills the file for the others."""
 MAX_FILE_BYTES = 1 << 30
 """Of all keys together."""
 _JSON_COLUMNS = frozenset({"settings", "calls"})
+_MESSAGE_BYTES = " + ".join(
+    f"length(CAST({name} AS BLOB))" for name in ("content", "reasoning", "calls", "error")
+)
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS conversations (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, title TEXT NOT NULL, system TEXT NOT NULL,
@@ -66,24 +73,25 @@ class Conversations:
         """Begin a conversation; ``facts`` are its title, system prompt and settings.
 
         Raises:
-            OverloadedError: The key has as many as it may.
+            OverloadedError: The key has as many as it may, or as long ones.
         """
         count = self._rows("SELECT count(*) AS n FROM conversations WHERE owner = ?", owner)
         if count[0]["n"] >= MAX_CONVERSATIONS:
             raise OverloadedError(f"There are {MAX_CONVERSATIONS} conversations; delete some.")
         now = time.time()
+        self._check_room(owner, facts)
         row = {"id": _new_id("conv"), "owner": owner, "created": now, "updated": now, **facts}
         self._insert("conversations", row)
         return self.get(owner, row["id"])
 
     def find(self, owner: str, *, query: str = "", limit: int = 100) -> list[Row]:
         """Return conversations, the last used first: all, or those that hold some text."""
-        like = "%" + "".join(f"\\{c}" if c in "%_\\" else c for c in query) + "%"
+        # Not LIKE: a text that nearly matches everywhere costs it hundredfold, and others wait.
         return self._rows(
-            "SELECT * FROM conversations WHERE owner = ? AND (? = '' OR title LIKE ? ESCAPE '\\'"
-            " OR EXISTS (SELECT 1 FROM messages WHERE conversation = conversations.id"
-            " AND content LIKE ? ESCAPE '\\')) ORDER BY updated DESC LIMIT ?",
-            *(owner, query, like, like, limit),
+            "SELECT * FROM conversations WHERE owner = ? AND (? = '' OR instr(lower(title),"
+            " lower(?)) OR EXISTS (SELECT 1 FROM messages WHERE conversation = conversations.id"
+            " AND instr(lower(content), lower(?)))) ORDER BY updated DESC LIMIT ?",
+            *(owner, query, query, query, limit),
         )
 
     def get(self, owner: str, conversation: str) -> Row:
@@ -104,8 +112,10 @@ class Conversations:
 
         Raises:
             UnknownIdError: As ``get``.
+            OverloadedError: As ``create``.
         """
         self.get(owner, conversation)
+        self._check_room(owner, facts)
         self._update("conversations", conversation, {**facts, "updated": time.time()})
         return self.get(owner, conversation)
 
@@ -134,14 +144,11 @@ class Conversations:
 
         Raises:
             UnknownIdError: As ``get``; or the message that it follows is not there.
-            OverloadedError: The conversation has as many as it may.
+            OverloadedError: The conversation has as many as it may, or the key as long ones.
         """
-        there = self.messages(owner, conversation)
-        parent = facts.get("parent")
-        if parent is not None and all(parent != message["id"] for message in there):
-            raise UnknownIdError("message", parent)
-        if len(there) >= MAX_MESSAGES:
-            raise OverloadedError(f"A conversation has up to {MAX_MESSAGES} messages.")
+        self.get(owner, conversation)
+        self._check_messages(conversation, facts)
+        self._check_room(owner, facts)
         now = time.time()
         known: Row = {"parent": None, "reasoning": "", "calls": [], "model": "", "status": "done"}
         counted = {"error": "", "tokens": 0, "seconds": 0.0, "created": now, "saved": now}
@@ -157,6 +164,36 @@ class Conversations:
     def close(self) -> None:
         with self._lock:
             self._database.close()
+
+    def _check_messages(self, conversation: str, facts: Row) -> None:
+        """Look at what is there, without reading it, before a message is added."""
+        parent = facts.get("parent")
+        known = "SELECT 1 FROM messages WHERE conversation = ? AND id = ?"
+        if parent is not None and not self._rows(known, conversation, parent):
+            raise UnknownIdError("message", parent)
+        (there,) = self._rows(
+            f"SELECT count(*) AS n, coalesce(sum({_MESSAGE_BYTES}), 0) AS num_bytes"
+            " FROM messages WHERE conversation = ?",
+            conversation,
+        )
+        if there["n"] >= MAX_MESSAGES:
+            raise OverloadedError(f"A conversation has up to {MAX_MESSAGES} messages.")
+        if there["num_bytes"] + _bytes_of(facts) > MAX_CONVERSATION_BYTES:
+            most = size_text(MAX_CONVERSATION_BYTES)
+            raise OverloadedError(f"A conversation has up to {most}; begin another.")
+
+    def _check_room(self, owner: str, facts: Row) -> None:
+        """Refuse what would make the conversations of a key too long, all together."""
+        (there,) = self._rows(
+            "SELECT (SELECT coalesce(sum(length(CAST(title || system || settings AS BLOB))), 0)"
+            " FROM conversations WHERE owner = ?)"
+            f" + (SELECT coalesce(sum({_MESSAGE_BYTES}), 0) FROM messages"
+            " WHERE conversation IN (SELECT id FROM conversations WHERE owner = ?)) AS num_bytes",
+            *(owner, owner),
+        )
+        if there["num_bytes"] + _bytes_of(facts) > MAX_KEY_BYTES:
+            most = size_text(MAX_KEY_BYTES)
+            raise OverloadedError(f"The conversations of a key take up to {most}; delete some.")
 
     def _insert(self, table: str, row: Row) -> None:
         names = ", ".join(row)
@@ -229,6 +266,10 @@ def _not_kept(error: sqlite3.Error) -> StoreError:
 
 def _stored(row: Row) -> list[Any]:
     return [json.dumps(v) if name in _JSON_COLUMNS else v for name, v in row.items()]
+
+
+def _bytes_of(facts: Row) -> int:
+    return sum(len(v.encode()) for v in _stored(facts) if isinstance(v, str))
 
 
 def _loaded(row: sqlite3.Row) -> Row:
