@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.adapters import AdapterWeights
+    from zse.engine.async_engine import AsyncEngine
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
     from zse.format.model_file import ModelFile
@@ -87,6 +88,17 @@ def load_served_model(
         )
         for weights, folder in adapters:
             engine.adapters(options.load.lora).add(weights, folder)
+    return _served(name, engine, loaded, template, options)
+
+
+def _served(
+    name: str,
+    engine: AsyncEngine,
+    loaded: EngineModel,
+    template: ChatTemplate | None,
+    options: ServeOptions,
+) -> LoadedModel:
+    """Put together what answers, and what is told of it."""
     return LoadedModel(
         name=name,
         engine=engine,

@@ -54,6 +54,15 @@ def test_all_models_are_listed_with_where_they_are(fleet, call, check_error):
     assert "'a', 'b'" in message
 
 
+def test_a_model_that_is_leaving_is_told_of_by_its_name_as_in_the_list(fleet, call, state):
+    fleet.ask("a")
+    entry = state.models.find("a")
+    state.models.hide(entry)
+    assert call("GET", "/v1/models/a").json()["status"] == "unloading" == fleet.statuses()["a"]
+    state.models.show(entry)
+    assert call("GET", "/v1/models/default").json()["id"] == "a"
+
+
 def test_an_admin_sees_who_is_where_and_why_not(fleet, call, folder):
     (folder / "c.zse").write_bytes(b"no model")
     fleet.ask("b")

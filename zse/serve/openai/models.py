@@ -73,7 +73,7 @@ async def get_model(request: Request) -> Response:
 
 
 def _model_of(state: AppState, name: str) -> LoadedModel | AbsentModel:
-    if state.fleet is None or state.models.has(name):
+    if state.fleet is None:
         return state.require_model(name)
     name = state.fleet.default if name == DEFAULT_ALIAS else name
     found = next((one for one in _models_of(state) if one.name == name), None)
