@@ -29,6 +29,14 @@ def test_a_head_is_read():
     assert read_head(head_of(HOST, b"Connection: Upgrade", b"Upgrade: WebSocket")).opens_websocket
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_list_that_comes_in_two_lines_is_read_whole(order):
+    lines = [b"Connection: close", b"Connection: keep-alive, Upgrade"][::order]
+    head = read_head(head_of(HOST, *lines, b"Upgrade: x, websocket"))
+    assert not head.keeps_alive
+    assert head.opens_websocket
+
+
 SMUGGLED = {
     "length and chunks": (HOST, b"Content-Length: 4", b"Transfer-Encoding: chunked"),
     "chunks and length": (HOST, b"Transfer-Encoding: chunked", b"Content-Length: 4"),

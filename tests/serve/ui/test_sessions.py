@@ -2,7 +2,12 @@
 
 from person import HTML, Person
 
-from zse.serve.access.sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
+from zse.serve.access.sessions import (
+    MAX_SESSIONS,
+    MAX_SESSIONS_OF_KEY,
+    SESSION_SECONDS,
+    Sessions,
+)
 
 
 def test_a_browser_without_a_key_is_sent_to_the_login_and_back(guarded, add_key):
@@ -116,9 +121,18 @@ def test_a_session_ends_after_half_a_day_and_the_oldest_where_there_are_too_many
     assert sessions.of(scope_of(first)).key_id == "0" * 16
     now[0] = SESSION_SECONDS
     assert sessions.of(scope_of(first)) is None
-    tokens = [sessions.begin("0" * 16)[0] for _ in range(MAX_SESSIONS + 1)]
+    tokens = [sessions.begin(f"{number:016x}")[0] for number in range(MAX_SESSIONS + 1)]
     assert sessions.of(scope_of(tokens[0])) is None
     assert sessions.of(scope_of(tokens[1])) is not None
+
+
+def test_who_logs_in_again_and_again_ends_no_session_of_another_key():
+    sessions = Sessions()
+    other, _ = sessions.begin("f" * 16)
+    tokens = [sessions.begin("0" * 16)[0] for _ in range(MAX_SESSIONS)]
+    assert sessions.of(scope_of(other)) is not None
+    is_open = [sessions.of(scope_of(token)) is not None for token in tokens]
+    assert is_open == [False] * (MAX_SESSIONS - MAX_SESSIONS_OF_KEY) + [True] * MAX_SESSIONS_OF_KEY
 
 
 def test_a_socket_of_a_session_is_opened_by_our_own_pages_alone():

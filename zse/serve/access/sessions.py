@@ -28,6 +28,8 @@ COOKIE = "zse-session"
 CSRF_HEADER = "x-csrf-token"
 SESSION_SECONDS = 12 * 3600
 MAX_SESSIONS = 1024
+MAX_SESSIONS_OF_KEY = 32
+"""So that who logs in again and again ends sessions of its own key, and not everybody's."""
 _RANDOM_BYTES = 32
 _MAX_TOKEN = 64
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -79,6 +81,9 @@ class Sessions:
     def begin(self, key_id: str) -> tuple[str, Session]:
         """Begin a session for who showed a key; return what its cookie holds, and the session."""
         token = secrets.token_urlsafe(_RANDOM_BYTES)
+        own = [digest for digest, session in self._open.items() if session.key_id == key_id]
+        if len(own) >= MAX_SESSIONS_OF_KEY:
+            del self._open[own[0]]
         while len(self._open) >= MAX_SESSIONS:
             self._open.popitem(last=False)
         session = Session(

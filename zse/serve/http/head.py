@@ -81,8 +81,11 @@ class Head:
         return asks and "websocket" in self._tokens(b"upgrade")
 
     def _tokens(self, name: bytes) -> list[str]:
-        value = self.fields.get(name, b"").decode("latin-1").lower()
-        return [token.strip() for token in value.split(",")]
+        if name not in self.fields:
+            return []
+        # A list may come in several lines (RFC 9110, 5.3): "close" counts in each of them.
+        lines = b",".join([value for each, value in self.headers if each == name])
+        return [token.strip() for token in lines.decode("latin-1").lower().split(",")]
 
 
 def read_head(data: bytes) -> Head:
