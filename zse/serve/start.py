@@ -40,10 +40,11 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal
         # without a handler would be ignored.
         signal.signal(number, _leave)
-    if settings.serve.fleet.models:
+    if settings.serve.fleet.models or settings.serve.fleet.pins:
         from zse.serve.fleet.roster import with_start_model
 
         settings = with_start_model(settings)
+    if settings.serve.fleet.models:
         keep_code(settings.serve.load.device.name)
     options = settings.serve
     predecessor = _predecessor(options.handover)

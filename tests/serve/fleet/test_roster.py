@@ -1,12 +1,14 @@
 """What --models, --pin and MODEL mean together."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from zse.errors import UsageError
-from zse.serve.fleet.roster import roster_of
+from zse.serve.fleet.roster import roster_of, with_start_model
 from zse.server_options import FleetOptions, ServeOptions
+from zse.settings import load_settings
 
 
 @pytest.fixture
@@ -60,6 +62,17 @@ def test_what_cannot_be_meant_is_refused(folder, texts, fields, said):
     given = [text.replace("FOLDER", str(folder)).replace("EMPTY", str(empty)) for text in texts]
     with pytest.raises(UsageError, match=said):
         names(*given, **fields)
+
+
+def test_a_pin_without_models_is_refused():
+    options = ServeOptions(fleet=FleetOptions(pins=("tiny",)))
+    with pytest.raises(UsageError, match="--pin names 'tiny', and no models come and go"):
+        with_start_model(replace(load_settings(), serve=options))
+
+
+def test_another_model_of_a_name_cannot_be_the_one_that_the_server_begins_with(folder):
+    with pytest.raises(UsageError, match="two models named 'a'"):
+        names(folder, model="s3://bucket/a.zse")
 
 
 def test_two_files_of_one_name_are_refused(folder):

@@ -27,9 +27,14 @@ def with_start_model(settings: Settings) -> Settings:
     """Return settings whose model is the one that a server with a roster begins with.
 
     Raises:
-        UsageError: As ``roster_of``.
+        UsageError: As ``roster_of``; or a model is pinned where none may leave.
     """
     options = settings.serve
+    if options.fleet.pins and not options.fleet.is_wanted:
+        raise UsageError(
+            f"--pin names {options.fleet.pins[0]!r}, and no models come and go",
+            hint="Name the models by --models.",
+        )
     if not options.fleet.models:
         return settings
     first = roster_of(options)[0]
@@ -47,13 +52,7 @@ def roster_of(options: ServeOptions) -> tuple[PlacedModel, ...]:
     """
     found: dict[str, PlacedModel] = {}
     for placed in _named(options):
-        taken = found.setdefault(placed.name, placed)
-        if taken.reference != placed.reference:
-            raise UsageError(
-                f"--models has two models named {placed.name!r}: {taken.reference} and "
-                f"{placed.reference}",
-                hint="Give one of them another name: NAME=PATH.",
-            )
+        _refuse_twins(found.setdefault(placed.name, placed), placed)
     if not found:
         raise UsageError(
             "--models names a folder without .zse files",
@@ -61,7 +60,16 @@ def roster_of(options: ServeOptions) -> tuple[PlacedModel, ...]:
         )
     _check_pins(options, found)
     first = _first(options, found)
+    _refuse_twins(found.get(first.name, first), first)
     return first, *(placed for placed in found.values() if placed != first)
+
+
+def _refuse_twins(one: PlacedModel, other: PlacedModel) -> None:
+    if one.reference != other.reference:
+        raise UsageError(
+            f"--models has two models named {one.name!r}: {one.reference} and {other.reference}",
+            hint="Give one of them another name: NAME=PATH.",
+        )
 
 
 def _named(options: ServeOptions) -> Iterator[PlacedModel]:
