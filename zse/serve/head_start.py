@@ -54,6 +54,13 @@ class HeadStart:
         opened, self._opened = self._opened, None
         return opened
 
+    def abandon(self) -> None:
+        """Give back what was opened, if nobody took it."""
+        self._thread.join()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.abandon()
+
     def _open(self) -> None:
         settings, options = self._settings, self._settings.serve.load
         try:

@@ -86,8 +86,13 @@ def load_served_model(
         engine = AsyncEngine(
             loaded.core, loaded.tokenizer, unread=UnreadBounds(each=options.max_unread)
         )
-        for weights, folder in adapters:
-            engine.adapters(options.load.lora).add(weights, folder)
+        try:
+            for weights, folder in adapters:
+                engine.adapters(options.load.lora).add(weights, folder)
+        except BaseException:
+            engine.close()
+            loaded.reader.close()
+            raise
     return _served(name, engine, loaded, template, options)
 
 

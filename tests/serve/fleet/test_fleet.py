@@ -10,6 +10,9 @@ import psutil
 import pytest
 from random_adapters import write_adapter
 
+from zse.engine.async_engine import AsyncEngine
+from zse.engine.opening import OpenedModel
+from zse.errors import LoRAError
 from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.serve.adapters import as_model
@@ -240,6 +243,35 @@ class TestWhereSomethingIsWrong:
         check_error(answer, 503, code="model_unavailable", kind="server_error")
         assert fleet.here() == ["a"]
         assert text_of(fleet.ask("a")) == expected["a"]
+
+    def test_a_load_that_fails_before_the_engine_gives_back_what_was_opened(
+        self, fleet, monkeypatch, check_error
+    ):
+        given_back = []
+        abandon = OpenedModel.abandon
+
+        def fail(*_):
+            raise LoRAError("its folder is gone")
+
+        monkeypatch.setattr(OpenedModel, "abandon", lambda one: given_back.append(abandon(one)))
+        monkeypatch.setattr("zse.serve.load._adapters_of", fail)
+        check_error(fleet.ask("b"), 503, code="model_unavailable", kind="server_error")
+        assert len(given_back) == 1
+
+    def test_a_load_whose_adapters_find_no_room_gives_back_the_model(
+        self, fleet, monkeypatch, adapter_folder
+    ):
+        closed = []
+        close = AsyncEngine.close
+
+        def adapters(*_):
+            raise LoRAError("no room")
+
+        monkeypatch.setattr(AsyncEngine, "close", lambda one: closed.append(close(one)))
+        monkeypatch.setattr(AsyncEngine, "adapters", adapters)
+        monkeypatch.setattr("zse.serve.load._adapters_of", lambda *_: [(None, adapter_folder)])
+        assert fleet.ask("b").status_code == 503
+        assert len(closed) == 1
 
     def test_everyone_is_told_by_an_error_that_holds_no_request_of_another(
         self, fleet, folder, state

@@ -196,6 +196,28 @@ class TestWhenNobodyAsks:
         assert fleet.ask("a").json()["choices"][0]["text"] == expected["a"]
         assert is_sleeping(call) is False
 
+    def test_who_asks_while_it_falls_asleep_does_not_keep_it_awake_for_ever(
+        self, fleet, state, runner
+    ):
+        fleet.ask("a")
+        state.options = replace(state.options, drain_seconds=0.0)
+        uses, sleep = state.models.find("a").model.uses, state.fleet.sleep
+
+        async def until_asleep():
+            watching = asyncio.create_task(sleep.watch(0.01))
+            begun = sleep._take_in_others
+            sleep._take_in_others = lambda: (begun(), uses.begin())  # between the look and the end
+            await asyncio.sleep(0.05)
+            sleep._take_in_others = begun
+            while uses.count:
+                uses.end()
+            while sleep.level is None and not watching.done():
+                await asyncio.sleep(0.005)
+            watching.cancel()
+
+        runner.run(asyncio.wait_for(until_asleep(), 60))
+        assert sleep.level == 1
+
     def test_waking_brings_those_that_were_there_last(self, fleet, call, state, runner):
         sleep = state.fleet.sleep
         for name in "ab":  # each falls asleep alone, as nobody asks

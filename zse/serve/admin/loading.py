@@ -261,7 +261,11 @@ class ModelLoader:
         settings = replace(self._state.settings, serve=options)
         ledger = load.progress.ledger
         head_start = HeadStart(settings, ledger.phase, ledger.report)
-        return load_served_model(settings, load.progress, head_start, self.shelf)
+        try:
+            return load_served_model(settings, load.progress, head_start, self.shelf)
+        except BaseException:
+            head_start.abandon()  # this process lives on, and has no other use for the memory
+            raise
 
     def _options_of(self, order: LoadOrder) -> ServeOptions:
         options = self._state.settings.serve

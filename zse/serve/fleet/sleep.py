@@ -7,6 +7,7 @@ then; what fell asleep because nobody asked wakes for the model that a request n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -103,7 +104,8 @@ class Sleep:
                 continue
             async with self._fleet.moves.moving:
                 if self._is_idle(after_seconds):
-                    await self._empty(LEVELS[0])
+                    with contextlib.suppress(ModelBusyError):  # somebody asked meanwhile
+                        await self._empty(LEVELS[0])
 
     def _is_idle(self, after_seconds: float) -> bool:
         state, fleet = self._state, self._fleet
