@@ -27,6 +27,13 @@ def test_a_folder_names_its_files(folder):
     assert names(folder) == ["a", "b"]
 
 
+@pytest.mark.parametrize("name", ["default", "a\nb", "a\x1b[31m"])
+def test_a_file_of_a_folder_has_a_name_that_requests_and_logs_can_hold(folder, name):
+    (folder / f"{name}.zse").write_bytes(b"")
+    with pytest.raises(UsageError, match="names a model"):
+        names(folder)
+
+
 def test_single_models_have_names_of_their_own(folder):
     assert names(f"x={folder}/a.zse", f"{folder}/b.zse", "t=tiny") == ["x", "b", "t"]
 

@@ -87,15 +87,20 @@ def _models_of(text: str) -> Iterator[PlacedModel]:
     if not name and path.is_dir() and not (path / "config.json").is_file():
         for model in Folder(path).listed():
             if model.reference.endswith(SUFFIX):
-                yield replace(model, name=model_name_of(model.reference))
+                yield replace(model, name=_allowed(model_name_of(model.reference)))
         return
-    name = name or model_name_of(reference)
-    if name == DEFAULT_ALIAS or not name.isprintable():
-        raise UsageError(f"--models names a model {name!r}", hint="Give it another name.")
+    name = _allowed(name or model_name_of(reference))
     is_path = reference.endswith(SUFFIX) and "://" not in reference
     if is_path and not path.is_file():
         raise UsageError(f"--models names {reference}, which is not there")
     yield PlacedModel(name=name, reference=str(path) if is_path else reference)
+
+
+def _allowed(name: str) -> str:
+    """Return a name that requests can ask for, also one that a file of a folder has."""
+    if name == DEFAULT_ALIAS or not name.isprintable():
+        raise UsageError(f"--models names a model {name!r}", hint="Give it another name.")
+    return name
 
 
 def _check_pins(options: ServeOptions, found: dict[str, PlacedModel]) -> None:
