@@ -75,10 +75,14 @@ class Run:
 
     def row(self) -> Row:
         """Return what is known of the answer now."""
+        return self._row_from(0, 0)
+
+    def _row_from(self, num_said: int, num_thought: int) -> Row:
+        """Return it without so many parts of what was said, and thought, first."""
         spent = time.monotonic() - self._first if self._said or self._thought else 0.0
         return {
-            "content": "".join(self._said),
-            "reasoning": "".join(self._thought),
+            "content": "".join(self._said[num_said:]),
+            "reasoning": "".join(self._thought[num_thought:]),
             "calls": self._calls,
             "status": self._status,
             "error": self._error,
@@ -91,9 +95,7 @@ class Run:
         num_said = num_thought = 0
         is_first = True
         while True:
-            changed, row = self._changed, self.row()
-            row["content"] = "".join(self._said[num_said:])
-            row["reasoning"] = "".join(self._thought[num_thought:])
+            changed, row = self._changed, self._row_from(num_said, num_thought)
             num_said, num_thought = len(self._said), len(self._thought)
             yield frame({**row, "begins": is_first})
             is_first = False
