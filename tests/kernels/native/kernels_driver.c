@@ -182,7 +182,8 @@ static struct zse_cache random_cache(const struct model *model)
     const int64_t count = BLOCK_SIZE * slots * model->attention.head_dim;
     cache.block_bytes = count * widths[cache.dtype];
     if (cache.dtype == ZSE_CACHE_INT8) {
-        cache.block_bytes += BLOCK_SIZE * slots * (int64_t)sizeof(float);
+        const int64_t scales = (model->attention.head_dim + 31) / 32; /* fp16, of a head */
+        cache.block_bytes += BLOCK_SIZE * slots * scales * (int64_t)sizeof(uint16_t);
     }
     cache.data = array_of(NUM_BLOCKS * cache.block_bytes, 1);
     return cache;
