@@ -114,6 +114,36 @@ def test_answers_that_do_not_end_keep_the_server_awake(fleet, runner, state, che
     assert is_sleeping(fleet.call) is False
 
 
+def test_models_that_change_places_for_long_keep_the_server_awake(
+    fleet, runner, state, check_error
+):
+    state.options = replace(state.options, drain_seconds=0.01)
+
+    async def sleep_beside_a_swap():
+        async with state.fleet.moves.moving:
+            return await fleet.call.send("POST", "/sleep")
+
+    fleet.ask("a")
+    check_error(runner.run(sleep_beside_a_swap()), 409, code="model_busy")
+    assert fleet.here() == ["a"]
+    assert is_sleeping(fleet.call) is False
+
+
+def test_who_wakes_the_server_while_models_leave_finds_it_awake(fleet, runner, state):
+    async def wake_while_it_falls_asleep():
+        async with state.fleet.moves.moving:
+            asleep = asyncio.create_task(fleet.call.send("POST", "/sleep"))
+            while not state.fleet.sleep.was_asked_for:
+                await asyncio.sleep(0.001)
+            await fleet.call.send("POST", "/wake_up")
+        await asleep
+
+    fleet.ask("a")
+    runner.run(wake_while_it_falls_asleep())
+    assert is_sleeping(fleet.call) is False
+    assert fleet.here() == ["a"]
+
+
 def test_who_cannot_come_back_keeps_nobody_else_away(fleet, call, folder, check_error, expected):
     fleet.ask("a")
     fleet.ask("b")

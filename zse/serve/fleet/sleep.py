@@ -17,6 +17,8 @@ from zse.serve.fleet.errors import ModelUnavailableError, SleepingError
 from zse.serve.fleet.seats import Seat
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from zse.serve.fleet.fleet import Fleet
     from zse.serve.state import AppState
 
@@ -68,17 +70,20 @@ class Sleep:
         """Let answers end, then all models leave; until ``end`` requests are refused.
 
         Raises:
-            ModelBusyError: The answers did not end in the time of a drain; all is as it was.
+            ModelBusyError: The answers, or models that change places, did not end in the time of a
+                drain; all is as it was.
         """
         was_awake = not self.was_asked_for
         self._awake.clear()
         try:
-            async with self._fleet.moves.moving:
+            async with self._nobody_moving():
                 await self._empty(level)
         except BaseException:
             if was_awake:
                 await self.end()
             raise
+        if not self.was_asked_for:  # an admin woke the server while models left
+            await self.end()
 
     async def end(self) -> None:
         """Bring the models back that were there.
@@ -106,6 +111,23 @@ class Sleep:
                 if self._is_idle(after_seconds):
                     with contextlib.suppress(ModelBusyError):  # somebody asked meanwhile
                         await self._empty(LEVELS[0])
+
+    @contextlib.asynccontextmanager
+    async def _nobody_moving(self) -> AsyncIterator[None]:
+        """Hold ``moving``, unless models change places for longer than a drain takes."""
+        moving = self._fleet.moves.moving
+        try:
+            async with asyncio.timeout(self._state.options.drain_seconds):
+                await moving.acquire()
+        except TimeoutError:
+            raise ModelBusyError(
+                "Models are changing places, and did not end in the time of a drain.",
+                hint="Put the server to sleep later.",
+            ) from None
+        try:
+            yield
+        finally:
+            moving.release()
 
     def _is_idle(self, after_seconds: float) -> bool:
         state, fleet = self._state, self._fleet
