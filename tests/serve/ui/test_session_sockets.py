@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 ADMIN = "zse-admin-key-00000000000000000000"
@@ -38,3 +38,22 @@ def test_a_session_s_socket_is_for_pages_of_the_same_host_and_port(person):
         ):
             pass
         assert caught.value.response.status_code == 401
+
+
+def until_it_closes(socket):
+    for _ in range(100):
+        socket.recv(timeout=30)
+
+
+def test_statistics_end_when_the_key_is_revoked(person):
+    url, address, _ = person
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    asked = {"name": "viewer", "scope": "metrics"}
+    secret = httpx.post(f"{url}/api/keys", json=asked, headers=admin).json()["key"]
+    viewer = {"authorization": f"Bearer {secret}"}
+    with connect(f"{address}?interval=0.5", additional_headers=viewer) as socket:
+        assert '"stats"' in socket.recv(timeout=30)
+        assert httpx.delete(f"{url}/api/keys/viewer", headers=admin).is_success
+        with pytest.raises(ConnectionClosed) as caught:
+            until_it_closes(socket)
+    assert caught.value.rcvd.code == 1008

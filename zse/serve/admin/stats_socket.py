@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from zse.serve.access.policy import InvalidKeyError
 from zse.serve.admin.analytics import overview_of
 from zse.serve.admin.stats import read_system
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS = 0.5
 """A sample younger than this is sent as it is."""
-GOING_AWAY = 1001
+GOING_AWAY, POLICY_VIOLATION = 1001, 1008
 
 
 class Sampler:
@@ -54,12 +55,20 @@ class Sampler:
 
 
 async def send_stats(socket: WebSocket, state: AppState, *, interval_seconds: float) -> None:
-    """Send samples until the client leaves or the server ends; what the client says is not read."""
+    """Send samples until the client leaves or the server ends; what the client says is not read.
+
+    A client whose key lets in no longer is sent away before the next sample.
+    """
     sampler = state.one_of(Sampler)
     leaving = asyncio.create_task(_left(socket))
     ending = asyncio.create_task(state.terminate.wait())
     try:
         while not (leaving.done() or ending.done()):
+            try:
+                state.access.check_again(socket.state.account.caller)
+            except InvalidKeyError:
+                await socket.close(POLICY_VIOLATION)
+                return
             await socket.send_text(await sampler.sample())
             await asyncio.wait(
                 {leaving, ending}, timeout=interval_seconds, return_when=asyncio.FIRST_COMPLETED
