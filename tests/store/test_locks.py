@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from zse.store.locks import hold, is_used, locked, locked_if_free, open_locked, remove_unused
@@ -29,6 +31,16 @@ def test_a_file_that_is_held_open_or_mapped_is_not_removed(tmp_path: Path) -> No
     assert hold(path) is None
 
 
+def times_open(path: Path) -> int:
+    """Count the descriptors of this process that are of the file at a path."""
+    file = path.stat()
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one of the listing is closed by now
+            found += os.path.samestat(os.fstat(int(descriptor)), file)
+    return found
+
+
 def test_who_waits_for_a_lock_gets_the_file_that_is_there_then(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     entered = threading.Event()
@@ -37,14 +49,15 @@ def test_who_waits_for_a_lock_gets_the_file_that_is_there_then(tmp_path: Path) -
         with locked(path):
             entered.set()
 
-    first = open_locked(path)
+    first, second = open_locked(path), open_locked(tmp_path / "other")
     thread = threading.Thread(target=wait)
     thread.start()
-    path.unlink()
-    second = os.open(path, os.O_CREAT | os.O_RDWR)
-    os.close(second)
-    assert not entered.is_set()
+    while times_open(path) < 2:
+        time.sleep(0.001)
+    (tmp_path / "other").rename(path)
     os.close(first)
+    assert not entered.wait(0.1)
+    os.close(second)
     thread.join(timeout=30)
     assert entered.is_set()
 
