@@ -5,12 +5,9 @@ import mmap
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from zse.store.locks import hold, is_used, locked, locked_if_free, open_locked, remove_unused
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_file_that_is_held_open_or_mapped_is_not_removed(tmp_path: Path) -> None:
@@ -35,9 +32,9 @@ def times_open(path: Path) -> int:
     """Count the descriptors of this process that are of the file at a path."""
     file = path.stat()
     found = 0
-    for descriptor in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one of the listing is closed by now
-            found += os.path.samestat(os.fstat(int(descriptor)), file)
+            found += os.path.samestat(descriptor.stat(), file)
     return found
 
 
