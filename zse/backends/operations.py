@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LayerInputWeights,
         LayerWeights,
     )
+    from zse.backends.kv_images import KVImages
     from zse.backends.states import StateLayout
     from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
     from zse.kv.windows import WindowGroup
@@ -285,6 +286,34 @@ class Backend(Operations, Protocol):
         Raises:
             LoRAError: A number in it is not finite.
             UnsupportedModelError: This device adds no adapters.
+        """
+
+    @property
+    def kv_images(self) -> KVImages:
+        """What blocks of the pool look like outside of it."""
+
+    def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
+        """Copy the content of some blocks out, behind the steps that were submitted.
+
+        Args:
+            group: Of layers; 0 keeps whole sequences, those behind it are ``windows``.
+            blocks: Blocks of its pool, in the order that the image gets.
+            image: Filled; ``kv_images`` says how many bytes a block has.
+        """
+
+    def write_blocks(
+        self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
+    ) -> None:
+        """Copy what ``read_blocks`` gave into blocks that no step in flight reads.
+
+        The image may be gone when this returns; steps that are submitted afterwards see its
+        content.
+
+        Args:
+            group: As there.
+            blocks: Those that are filled.
+            image: Of as many blocks or more.
+            first: Which block of the image the first of them gets.
         """
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.handles import Handle
+    from zse.backends.kv_images import KVImages
     from zse.backends.operations import Backend, Cache, PendingStep
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
@@ -198,6 +199,29 @@ class ModelRunner:
             )
             step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[()]), cache)
             parts.append(logits_of(self._backend, self.spec, step))
+
+    @property
+    def kv_images(self) -> KVImages:
+        """What blocks of the pool look like outside of it."""
+        return self._backend.kv_images
+
+    def read_blocks(self, group: int, blocks: Sequence[int]) -> bytearray:
+        """Return the content of some blocks of a group of layers, as ``kv_images`` says."""
+        with self._lock:
+            image = bytearray(len(blocks) * self._backend.kv_images.block_bytes[group])
+            self._backend.read_blocks(group, blocks, memoryview(image))
+            return image
+
+    def write_blocks(
+        self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
+    ) -> None:
+        """Fill blocks, which no step in flight reads, from an image, from its ``first`` block on.
+
+        Raises:
+            EngineError: The image does not hold them.
+        """
+        with self._lock:
+            self._backend.write_blocks(group, blocks, image, first=first)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Give back memory that no step needs, with that of blocks whose content is of no use.

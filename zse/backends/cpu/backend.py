@@ -19,6 +19,7 @@ from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
 from zse.backends.kv_groups import groups_of, kv_block_bytes
+from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.resident import is_read_whole
 from zse.backends.single import all_single
@@ -213,6 +214,28 @@ class CPUBackend(Recorder):
         if self._adapting is None:
             self._adapting = {}
         return bound
+
+    @property
+    def kv_images(self) -> KVImages:
+        name = layout_name(
+            "cpu",
+            self._spec,
+            self._groups,
+            dtype="fp16" if self._kv_dtype == "auto" else self._kv_dtype,
+            block_size=self.block_size,
+        )
+        return KVImages(layout=name, block_bytes=tuple(self._block_bytes))
+
+    def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
+        self.kv_images.check(group, len(blocks), image)
+        self._memory.blocks.read_blocks(group, blocks, image)
+
+    def write_blocks(
+        self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
+    ) -> None:
+        self.kv_images.check(group, len(blocks), image, first)
+        own = image[first * self._block_bytes[group] :]
+        self._memory.blocks.write_blocks(group, blocks, own)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         self._registers.rest()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import Pages
 from zse.backends.kv_groups import kv_block_bytes
+from zse.backends.kv_images import runs_of_blocks
 from zse.backends.resident import cached_attentions, kv_layer_bytes
 from zse.kernels.native import codes, structs
 
@@ -72,6 +73,23 @@ class KVCache:
         for pages, size, free in zip(self._pages, self._sizes, blocks, strict=False):
             for first, end in runs_of(free):
                 pages.empty(first * size, end * size)
+
+    def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
+        """Copy blocks out, one behind the other."""
+        for outside, inside in self._places(group, blocks):
+            image[outside] = self._pages[group].view[inside]
+
+    def write_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
+        """Copy blocks in."""
+        for outside, inside in self._places(group, blocks):
+            self._pages[group].view[inside] = image[outside]
+
+    def _places(self, group: int, blocks: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        """Yield where runs of blocks lie in an image, and where in the pool."""
+        size = self._sizes[group]
+        for place, first, count in runs_of_blocks(blocks):
+            outside = slice(place * size, (place + count) * size)
+            yield outside, slice(first * size, (first + count) * size)
 
     def close(self) -> None:
         """Give the memory back; no step may use it afterwards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from zse.backends.gpu.graphs import (
     tile_room,
 )
 from zse.backends.gpu.inputs import InputShape
-from zse.backends.gpu.kinds import state_pool_of, text_operations_of
+from zse.backends.gpu.kinds import block_copies_of, images_of, state_pool_of, text_operations_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
 from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.memory import SequenceMemory
@@ -33,13 +34,15 @@ from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
+    from zse.backends.gpu.block_copies import BlockCopies
     from zse.backends.gpu.memory import DeviceMemory
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.transfers import PendingResults
+    from zse.backends.kv_images import KVImages
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
@@ -333,6 +336,31 @@ class GPUBackend(GPUOperations):
                 "memory aside with --lora-gib.",
             )
         return pool.bind(adapter)
+
+    @property
+    def kv_images(self) -> KVImages:
+        return images_of(self._model.spec, self._memory.sequences.cache, self.block_size)
+
+    def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
+        self.kv_images.check(group, len(blocks), image)
+        with self._block_copies() as copies:
+            copies.read(group, blocks, image)
+
+    def write_blocks(
+        self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
+    ) -> None:
+        self.kv_images.check(group, len(blocks), image, first)
+        with self._block_copies() as copies:
+            copies.write(group, blocks, image, first)
+
+    @contextmanager
+    def _block_copies(self) -> Iterator[BlockCopies]:
+        self._gpu.make_current()
+        copies = block_copies_of(self._gpu, self._memory.sequences.cache, self._stream)
+        try:
+            yield copies
+        finally:
+            copies.finish()
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: a GPU's pool is taken whole, so that others know what is left."""

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.adapter_tiles import AdapterTiles
     from zse.backends.gpu.adapters import AdapterPool
+    from zse.backends.gpu.block_copies import BlockCopies
     from zse.backends.gpu.delta import LinearAttention
     from zse.backends.gpu.experts import ExpertOperations
     from zse.backends.gpu.inputs import InputShape
+    from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.latent import LatentOperations, LatentPlans
     from zse.backends.gpu.mixture import Mixture
     from zse.backends.gpu.mixture_plans import MixturePlans
@@ -26,10 +28,11 @@ if TYPE_CHECKING:
     from zse.backends.gpu.plans import StepPlans
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.texts import TextOperations
+    from zse.backends.kv_images import KVImages
     from zse.backends.states import StateLayout
     from zse.backends.types import SequenceChunk
     from zse.device.facts import DeviceFacts
-    from zse.device.gpu import Gpu
+    from zse.device.gpu import Gpu, Stream
     from zse.kernels.linear.weight import LinearWeight
     from zse.models.layer_spec import LayerSpec
     from zse.models.spec import ModelSpec
@@ -172,3 +175,17 @@ def expert_operations_of(model: DeviceModel) -> ExpertOperations | None:
     from zse.backends.gpu.experts import ExpertOperations
 
     return ExpertOperations(model)
+
+
+def images_of(spec: ModelSpec, pool: KVPool, block_size: int) -> KVImages:
+    """Return what the blocks of a pool look like outside of it."""
+    from zse.backends.gpu import block_copies
+
+    return block_copies.images_of(spec, pool, block_size)
+
+
+def block_copies_of(gpu: Gpu, pool: KVPool, stream: Stream) -> BlockCopies:
+    """Return what copies blocks between a pool and the host, for one call."""
+    from zse.backends.gpu.block_copies import BlockCopies
+
+    return BlockCopies(gpu, pool, stream)

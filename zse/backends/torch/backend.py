@@ -10,6 +10,7 @@ import torch
 
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.kv_groups import groups_of
+from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.resident import kv_layer_bytes
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.operations import Forward
+    from zse.backends.torch.kept import KeptRows
     from zse.backends.types import LogitRows, StepBatch
     from zse.format.reader import ZSEReader
     from zse.models.spec import ModelSpec
@@ -155,6 +157,36 @@ class TorchBackend(TorchOperations):
 
     def bind_adapter(self, adapter: AdapterWeights) -> BoundAdapter:
         return BoundAdapter(adapter)
+
+    @property
+    def kv_images(self) -> KVImages:
+        groups, sizes = self._groups, [0] * len(self._block_bytes)
+        for index, rows in self._memory.blocks.layers.items():
+            sizes[groups.of_layer[index]] += sum(rows.block_bytes())
+        name = str(self._kv_dtype).removeprefix("torch.")
+        layout = layout_name("torch", self._spec, groups, dtype=name, block_size=self.block_size)
+        return KVImages(layout=layout, block_bytes=tuple(sizes))
+
+    def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
+        self.kv_images.check(group, len(blocks), image)
+        end = 0
+        for rows in self._rows_of(group):
+            start, end = end, end + len(blocks) * sum(rows.block_bytes())
+            image[start:end] = rows.taken(blocks)
+
+    def write_blocks(
+        self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
+    ) -> None:
+        images = self.kv_images
+        images.check(group, len(blocks), image, first)
+        num_blocks, end = len(image) // images.block_bytes[group], 0
+        for rows in self._rows_of(group):
+            start, end = end, end + num_blocks * sum(rows.block_bytes())
+            rows.put(blocks, image[start:end], first)
+
+    def _rows_of(self, group: int) -> list[KeptRows]:
+        layers, of_layer = self._memory.blocks.layers, self._groups.of_layer
+        return [layers[index] for index in sorted(layers) if of_layer[index] == group]
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Keep all memory: it is the reference, and serves nobody."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.resident import KV_SCALE_COLUMNS
+from zse.format.as_torch import bytes_from
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _LARGEST_CODE = 127
 
@@ -43,6 +44,28 @@ class KeptRows:
             return rows
         scales = self.scales.index_select(0, blocks).flatten(0, 1)
         return rows.mul_(widened(scales, rows.shape[-1]))
+
+    def block_bytes(self) -> list[int]:
+        """Return the bytes of a block in each of the tensors."""
+        return [each[0].numel() * each.element_size() for each in self._tensors()]
+
+    def taken(self, blocks: Sequence[int]) -> bytes:
+        """Return the bytes of some blocks, tensor by tensor."""
+        index = torch.tensor(blocks, dtype=torch.long)
+        return b"".join(bytes_from(each.index_select(0, index)) for each in self._tensors())
+
+    def put(self, blocks: Sequence[int], data: memoryview, first: int) -> None:
+        """Put blocks of what ``taken`` gave, from the ``first`` of them on, into others."""
+        index, end = torch.tensor(blocks, dtype=torch.long), 0
+        num_blocks = len(data) // sum(self.block_bytes())
+        for each, length in zip(self._tensors(), self.block_bytes(), strict=True):
+            start, end = end, end + num_blocks * length
+            own = bytearray(data[start + first * length : start + (first + len(blocks)) * length])
+            rows = torch.frombuffer(own, dtype=each.dtype).view(len(blocks), *each.shape[1:])
+            each.index_copy_(0, index, rows)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        return [self.numbers] if self.scales is None else [self.numbers, self.scales]
 
 
 def kept_rows(
