@@ -22,8 +22,9 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         sys.path.insert(0, self.root)
         from zse.kernels.native.build import build
+        from zse.kernels.native.build_loader import build_loader
         from zse.kernels.native.sources import KERNELS
 
-        for path in build():
+        for path in (*build(), *build_loader()):
             name = path.relative_to(KERNELS.parent).as_posix()
             build_data["force_include"][str(path)] = f"zse/{name}"

@@ -58,6 +58,9 @@ class BlockingGpu(RegisteredGpu):
         if code := self._copy(target, source, length_bytes):
             raise OSError(code, "cuMemcpyHtoD failed")
 
+    def copy_functions(self) -> None:
+        """Return nothing: all that happens here is Python."""
+
     def create_stream(self) -> Nothing:
         return Nothing()
 

@@ -181,7 +181,7 @@ def test_the_first_failure_stops_every_thread_and_frees_everything(
     gpu: HostGpu, make_file: MakeFile
 ) -> None:
     def fail(count: int) -> None:
-        if count == 4:
+        if count >= 4:  # the others may be faster than the first one that fails
             raise DeviceLostError("the device fell off the bus")
 
     gpu.on_copy = fail

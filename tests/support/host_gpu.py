@@ -51,6 +51,9 @@ class HostGpu:
         self.check_thread()
         return HostBuffer(self, length_bytes)
 
+    def copy_functions(self) -> None:
+        """Return nothing: all that happens here is Python."""
+
     def create_stream(self) -> LateStream:
         self.check_thread()
         return LateStream(self)

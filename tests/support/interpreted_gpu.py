@@ -146,6 +146,9 @@ class InterpretedGpu:
     def create_pool(self, reserve_bytes: int) -> HostPool:
         return HostPool(reserve_bytes)
 
+    def copy_functions(self) -> None:
+        """Return nothing: all that happens here is Python."""
+
     def create_stream(self) -> HostStream:
         return HostStream()
 

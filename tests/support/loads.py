@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from zse.stream.loader import RegionLoad, plan_load
+from zse.stream.loader import begin_load, plan_load
 
 
 def start_load(
     gpu: Any, source: Any, placement: Any, address: int, options: Any = None,
     *, groups: Any = None, on_group: Any = None,
-) -> RegionLoad:  # fmt: skip
+) -> Any:  # fmt: skip
     plan = plan_load(source, placement, options, groups)
-    return RegionLoad(gpu, source, plan, address, options, on_group=on_group)
+    return begin_load(gpu, source, plan, address, options, on_group=on_group)

@@ -93,13 +93,21 @@ def build_image_packs(
 def find_cpu_kernels(platforms: Sequence[str]) -> None:
     """See to it that this installation has the kernels of the platforms' processors.
 
+    A checkout also compiles what copies weights to a GPU.
+
     Raises:
         NativeLibraryError: It lacks some; a checkout compiles them instead.
     """
     from zse.kernels.native.library import libraries
+    from zse.kernels.native.sources import has_sources
 
-    for platform in platforms:
-        libraries(platform.partition("/")[2])
+    architectures = [platform.partition("/")[2] for platform in platforms]
+    for architecture in architectures:
+        libraries(architecture)
+    if has_sources():
+        from zse.kernels.native.build_loader import build_loader
+
+        build_loader(architectures)
 
 
 def _in_folder(gpus: Sequence[str], given: str, _: Settings) -> dict[str, Path]:

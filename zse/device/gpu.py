@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zse.device.facts import GpuInfo
+    from zse.device.loader.library import CopyFunctions
 
 Grid: TypeAlias = tuple[int, int, int]
 """Programs along x, y and z."""
@@ -165,4 +166,7 @@ class Gpu(Protocol):
     def copy_on_device(
         self, destination: int, source: int, length_bytes: int, stream: Stream
     ) -> None: ...
+    def copy_functions(self) -> CopyFunctions | None:
+        """Return what threads without Python copy by; None where there is nothing of the kind."""
+
     def fill(self, address: int, byte: int, length_bytes: int, stream: Stream) -> None: ...

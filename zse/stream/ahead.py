@@ -14,6 +14,8 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from zse.device.loader import structs
+from zse.device.loader.structs import AheadState
 from zse.stream.options import options_for
 from zse.stream.plan import chunks_of
 from zse.stream.turns import short_turns
@@ -84,6 +86,20 @@ class AheadSource:
         with ahead.result() as area:
             _copy(view, area)
 
+    def hand_over(self) -> dict[tuple[int, int], HandedOver]:
+        """Give what was read ahead, or is being read, to whoever copies it by its address.
+
+        By offset and length. Its taker closes each; what nobody has begun to read is not among it.
+        """
+        with self._lock:
+            held, self._held = self._held, {}
+        return {key: HandedOver(ahead) for key, ahead in held.items() if not ahead.cancel()}
+
+    @property
+    def source(self) -> ByteSource:
+        """What it is made from."""
+        return self._source
+
     def check_unchanged(self) -> None:
         self._source.check_unchanged()
 
@@ -111,6 +127,28 @@ class AheadSource:
                 area.close()
             raise
         return area
+
+
+class HandedOver:
+    """A chunk that is read ahead, as ``loader.h`` knows it."""
+
+    def __init__(self, ahead: Future[mmap.mmap]) -> None:
+        self._ahead = ahead
+        self._struct = structs.Ahead(state=AheadState.IS_COMING)
+        self.address = ctypes.addressof(self._struct)
+        ahead.add_done_callback(self._note)
+
+    def close(self) -> None:
+        """Give the memory back, which nobody may look at any more; a read that runs ends first."""
+        if self._ahead.exception() is None:
+            self._ahead.result().close()
+
+    def _note(self, ahead: Future[mmap.mmap]) -> None:
+        if ahead.exception() is not None:
+            self._struct.state = AheadState.NOT_AHEAD  # whoever reads it again is told why
+            return
+        self._struct.memory = ctypes.addressof(ctypes.c_char.from_buffer(ahead.result()))
+        self._struct.state = AheadState.IS_HERE
 
 
 def _copy(view: memoryview, area: mmap.mmap) -> None:

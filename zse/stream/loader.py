@@ -13,13 +13,17 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from zse.device.loader.library import load_library
 from zse.errors import LoadCancelledError, StoreError, UsageError
 from zse.format.container import check_sha256
 from zse.format.errors import Rule
+from zse.stream.ahead import AheadSource
 from zse.stream.copier import ChunkCopier
+from zse.stream.native import NativeLoad
 from zse.stream.options import LoaderOptions, LoadReport, options_for
 from zse.stream.plan import ReadPlan, plan_reads
 from zse.stream.progress import LoadProgress
+from zse.stream.source import LocalSource
 from zse.stream.turns import short_turns
 
 if TYPE_CHECKING:
@@ -170,6 +174,38 @@ class RegionLoad:
     def _stop(self, error: BaseException) -> None:
         if self._progress.fail(error):
             self._source.interrupt()
+
+
+def begin_load(
+    gpu: Gpu,
+    source: ByteSource,
+    plan: ReadPlan,
+    destination_address: int,
+    options: LoaderOptions | None = None,
+    *,
+    on_group: Callable[[str], None] | None = None,
+) -> RegionLoad | NativeLoad:
+    """Begin a load: by threads of C where the bytes are a file's and nobody looks at them.
+
+    The arguments are those of ``RegionLoad``.
+    """
+    options = options or options_for(source)
+    file = source.source if isinstance(source, AheadSource) else source
+    if isinstance(file, LocalSource) and not options.is_verified:
+        library, functions = load_library(), gpu.copy_functions()
+        if library is not None and functions is not None:
+            local = source if isinstance(source, AheadSource) else file
+            return NativeLoad(
+                library,
+                functions,
+                local,
+                file,
+                plan,
+                destination_address,
+                options,
+                on_group=on_group,
+            )
+    return RegionLoad(gpu, source, plan, destination_address, options, on_group=on_group)
 
 
 def plan_load(

@@ -40,6 +40,11 @@ class PageCacheMap:
             found = self._libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
             self._address = None if found == _FAILED else found
 
+    @property
+    def address(self) -> int | None:
+        """Of the mapping; None where the kernel tells nothing by it, and behind ``close``."""
+        return self._address
+
     def resident_share(self, offset_bytes: int, length_bytes: int) -> float:
         """Return how much of a range is cached, 0 to 1; 1 where the kernel does not say.
 

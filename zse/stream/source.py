@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Literal, Protocol
 
+from zse.device.loader import structs
 from zse.errors import FormatError, SourceChangedError, StoreError
 from zse.format.errors import Rule
 from zse.format.reader import OpenFile, open_file
@@ -112,9 +113,7 @@ class LocalSource:
         direct = filled
         while filled < len(view):
             filled += self._read_some(self._file.fd, offset_bytes + filled, view, filled)
-        with self._lock:
-            self._direct_bytes += direct
-            self._buffered_bytes += filled - direct
+        self.count(direct_bytes=direct, buffered_bytes=filled - direct)
 
     def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:
         return self._wants_direct(offset_bytes, length_bytes)
@@ -123,12 +122,28 @@ class LocalSource:
         """Compare size and time of modification with those at opening."""
         found = self._file.state()
         if found[0] < self.size_bytes:
-            raise self._shrank()
+            raise self.shrank()
         if found != self._file.opened_state:
             raise SourceChangedError(f"{self.name} was written to while it was read")
 
     def interrupt(self) -> None:
         """Do nothing: reads of a disk end by themselves."""
+
+    def as_struct(self) -> structs.File:
+        """Return what threads of C read by; it is valid until ``close``."""
+        return structs.File(
+            fd=self._file.fd,
+            direct_fd=self._direct_fd,
+            size=self.size_bytes,
+            mapping=self._cache.address if self._cache is not None else None,
+            asks_cache=int(self._cache is not None),
+        )
+
+    def count(self, *, direct_bytes: int, buffered_bytes: int) -> None:
+        """Note what others have read of it."""
+        with self._lock:
+            self._direct_bytes += direct_bytes
+            self._buffered_bytes += buffered_bytes
 
     def close(self) -> None:
         if self._cache is not None:
@@ -174,15 +189,20 @@ class LocalSource:
         except OSError as error:
             if fd == self._direct_fd and error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            raise StoreError(
-                f"cannot read {self.name} at byte {offset_bytes}: {error.strerror}",
-                hint="Check the disk or the network file system.",
-            ) from error
+            raise self.read_error(offset_bytes, error.errno or 0) from error
         if count == 0:
-            raise self._shrank()
+            raise self.shrank()
         return count
 
-    def _shrank(self) -> FormatError:
+    def read_error(self, offset_bytes: int, number: int) -> StoreError:
+        """Return what the system's number of an error means for a read of this file."""
+        return StoreError(
+            f"cannot read {self.name} at byte {offset_bytes}: {os.strerror(number)}",
+            hint="Check the disk or the network file system.",
+        )
+
+    def shrank(self) -> FormatError:
+        """Return the error of a file that ended before what was wanted of it."""
         found = self._file.state()[0]
         return Rule.FILE_SHRANK(
             f"{self.name} has {found} bytes now; it had {self.size_bytes} when it was opened"

@@ -48,6 +48,21 @@ def test_an_image_has_the_kernels_of_its_own_processors_and_no_source(name, tmp_
         assert inside == [f"opt/zse/app/zse/kernels/native/lib/{library[platform]}"]
 
 
+@pytest.mark.parametrize(("name", "has_loader"), [("cpu", False), ("cuda", True)])
+def test_an_image_for_gpus_has_the_loader_of_its_own_processor(name, has_loader, tmp_path):
+    package = tmp_path / "zse"
+    lib = package / "device/loader/lib"
+    for architecture in ("amd64", "arm64"):
+        (lib / architecture).mkdir(parents=True)
+        for suffix in (".so", ".digest"):
+            (lib / architecture / f"libzse-loader{suffix}").write_bytes(b"")
+    (package / "device/loader/loader.c").write_bytes(b"")
+    recipe = load_recipe(recipe_folder(name)).for_platform("linux/amd64")
+    inside = [entry.path for entry in code_entries(recipe, package=package)]
+    expected = ["opt/zse/app/zse/device/loader/lib/amd64/libzse-loader.so"] * has_loader
+    assert [path for path in inside if "/loader/" in path] == expected
+
+
 def test_digest_follows_path_mode_and_content():
     entries = [
         file_of_bytes("a", b"1"),

@@ -16,7 +16,7 @@ from zse.device.open import open_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, ZSEError
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import RegionLoad, plan_load
+from zse.stream.loader import begin_load, plan_load
 from zse.stream.opening import source_of
 from zse.stream.placement import WholeFile
 
@@ -61,7 +61,7 @@ class Arrival:
         self.source = source
         self.placement = placement
         self.block = gpu.allocate(length)
-        self._loading = RegionLoad(gpu, source, plan, self.block.address)
+        self._loading = begin_load(gpu, source, plan, self.block.address)
         self._is_over = False
 
     @classmethod

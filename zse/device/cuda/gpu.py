@@ -7,23 +7,49 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from zse.device.cuda import info as facts
-from zse.device.cuda.errors import CudaError, CudaRule, DeviceBusyError, OutOfDeviceMemoryError
+from zse.device.cuda.errors import (
+    OUT_OF_MEMORY,
+    CudaError,
+    CudaRule,
+    DeviceBusyError,
+    OutOfDeviceMemoryError,
+)
 from zse.device.cuda.graph import Capture
 from zse.device.cuda.kept import kept_code
 from zse.device.cuda.library import Driver
-from zse.device.cuda.memory import DeviceBlock, HostBlock, read_memory
+from zse.device.cuda.memory import DeviceBlock, HostBlock, out_of_memory, read_memory
 from zse.device.cuda.module import Module, load_code
 from zse.device.cuda.pool import VirtualPool
 from zse.device.cuda.resource import Owner
 from zse.device.cuda.stream import Event, Stream
+from zse.device.loader.library import CopyFunctions
+from zse.device.loader.structs import DRIVER_FUNCTIONS
 
 if TYPE_CHECKING:
     from zse.device.gpu import Stream as AnyStream
 
 _LIMIT_STACK_SIZE = 0
+_COPY_FUNCTIONS = dict(
+    zip(
+        DRIVER_FUNCTIONS,
+        (
+            "cuCtxSetCurrent",
+            "cuStreamCreate",
+            "cuStreamDestroy_v2",
+            "cuStreamSynchronize",
+            "cuMemcpyHtoDAsync_v2",
+            "cuMemHostRegister_v2",
+            "cuMemHostUnregister",
+            "cuMemHostAlloc",
+            "cuMemFreeHost",
+        ),
+        strict=True,
+    )
+)
+"""What the driver calls the functions of a load."""
 
 
 class Gpu:
@@ -142,6 +168,19 @@ class Gpu:
         self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
         self._driver.call("cuMemcpyDtoDAsync_v2", destination, source, length_bytes, stream.handle)
+
+    def copy_functions(self) -> CopyFunctions:
+        """Return the driver's own functions, which need no interpreter."""
+        if self._context is None:
+            raise CudaRule.RELEASED("a GPU was used after it had been closed")
+        addresses = tuple(map(self._driver.address, _COPY_FUNCTIONS.values()))
+        return CopyFunctions(addresses=addresses, context=self._context, fail=self._copy_failed)
+
+    def _copy_failed(self, function: str, code: int, length_bytes: int) -> NoReturn:
+        name = _COPY_FUNCTIONS[function]
+        if code == OUT_OF_MEMORY and function == "allocate":
+            raise out_of_memory(self._driver, name, length_bytes)
+        self._driver.fail(name, code)
 
     def fill(self, address: int, byte: int, length_bytes: int, stream: AnyStream) -> None:
         self._driver.call("cuMemsetD8Async", address, byte, length_bytes, stream.handle)

@@ -53,6 +53,10 @@ class Driver:
             function = self._functions[name] = self._resolve(name)
         return function
 
+    def address(self, name: str) -> int:
+        """Return where a function lies, for those who call it without Python."""
+        return ctypes.cast(self.raw(name), ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the driver.
 

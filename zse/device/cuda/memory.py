@@ -76,7 +76,8 @@ def read_memory(driver: Driver) -> tuple[int, int]:
     return free.value, total.value
 
 
-def _out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDeviceMemoryError:
+def out_of_memory(driver: Driver, function: str, asked_bytes: int) -> OutOfDeviceMemoryError:
+    """Return the error of a function that found too little memory: it says how much is free."""
     asked = f"{_gigabytes(asked_bytes)} ({asked_bytes} bytes)"
     if function == "cuMemHostAlloc":
         message = f"the host cannot pin {asked} of memory"
@@ -119,7 +120,7 @@ def allocate(driver: Driver, name: str, out: object, length_bytes: int, *rest: o
         raise CudaError(f"cannot allocate {length_bytes} bytes", function=name)
     code = driver.raw(name)(out, length_bytes, *rest)
     if code == OUT_OF_MEMORY:
-        raise _out_of_memory(driver, name, length_bytes)
+        raise out_of_memory(driver, name, length_bytes)
     if code:
         driver.fail(name, code)
 

@@ -54,7 +54,7 @@ def build(wanted: Iterable[Instructions] = ALL) -> list[Path]:
         NativeLibraryError: A source does not compile.
     """
     asked = list(wanted)
-    with _lock():
+    with build_lock():
         stale = [one for one in asked if not is_current(one)]
         if stale:
             _build_stale(stale)
@@ -93,9 +93,13 @@ def compiler_command() -> list[str]:
     return [str(Path(spec.origin).with_name("zig")), "cc"]
 
 
+def target_of(architecture: str, processor: str) -> list[str]:
+    """Return what the compiler is told of an architecture and the least processor of it."""
+    return ["-target", f"{_TRIPLES[architecture]}.{GLIBC}", f"-mcpu={processor}"]
+
+
 def _target(instructions: Instructions) -> list[str]:
-    triple = f"{_TRIPLES[instructions.architecture]}.{GLIBC}"
-    return ["-target", triple, f"-mcpu={instructions.compiled_for}"]
+    return target_of(instructions.architecture, instructions.compiled_for)
 
 
 def _compile(compiler: list[str], instructions: Instructions, source: Path) -> Path:
@@ -108,7 +112,7 @@ def _compile(compiler: list[str], instructions: Instructions, source: Path) -> P
         temporary = compiled.with_suffix(".part.o")
         named = f'-DZSE_INSTRUCTIONS="{instructions.name}"'
         command = [*compiler, *_target(instructions), *FLAGS, named, "-c"]
-        _run([*command, source.relative_to(KERNELS).as_posix(), "-o", str(temporary)])
+        run_compiler([*command, source.relative_to(KERNELS).as_posix(), "-o", str(temporary)])
         temporary.replace(compiled)
     return compiled
 
@@ -136,23 +140,29 @@ def _link(
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".part")
     names = [str(one) for one in objects]
-    _run([*compiler, *_target(instructions), *LINK_FLAGS, *names, "-o", str(temporary)])
+    run_compiler([*compiler, *_target(instructions), *LINK_FLAGS, *names, "-o", str(temporary)])
     temporary.chmod(0o644)
     temporary.replace(path)
     write_whole(digest_path(instructions), digest)
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=KERNELS)
+def run_compiler(command: list[str], folder: Path | None = None) -> None:
+    """Run the compiler, in the kernels' folder unless another is named.
+
+    Raises:
+        NativeLibraryError: It refuses a source.
+    """
+    cwd = folder or KERNELS
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
     if done.returncode:
         raise NativeLibraryError(
-            f"the CPU's kernels do not compile: {' '.join(command)}\n{done.stderr.strip()}",
+            f"zse's sources in C do not compile: {' '.join(command)}\n{done.stderr.strip()}",
             hint="Correct the source that the compiler names.",
         )
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def build_lock() -> Iterator[None]:
     """One builder at a time: tests in several processes find a library missing at once."""
     OBJECTS.mkdir(parents=True, exist_ok=True)
     with (OBJECTS / "lock").open("w") as file:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 APPLICATION = IMAGE_FOLDER
 _NATIVE = "kernels/native/lib/"
 """The package's folder of compiled kernels for processors, one folder an architecture."""
+_LOADER = "device/loader/lib/"
+"""Its folder of what copies a file to a GPU, likewise."""
 _ADDED_BY_WHEEL = ("images", "terraform")
 """Folders that a wheel puts into the package and a checkout has beside it: what only the tools
 read, so that an image is the same whichever of the two builds it."""
@@ -46,10 +48,12 @@ def entries_digest(entries: Sequence[Entry]) -> str:
 
 def _runs(inner: str, recipe: Recipe) -> bool:
     """Whether a file is for the processors of the image, as all are that are not compiled."""
-    if not inner.startswith(_NATIVE):
-        return True
-    own = f"{_NATIVE}{recipe.architecture}/"
-    return recipe.kernels.cpu and inner.startswith(own) and inner.endswith(".so")
+    wanted = {_NATIVE: recipe.kernels.cpu, _LOADER: bool(recipe.kernels.gpu)}
+    for folder, is_wanted in wanted.items():
+        if inner.startswith(folder):
+            own = f"{folder}{recipe.architecture}/"
+            return is_wanted and inner.startswith(own) and inner.endswith(".so")
+    return True
 
 
 def _is_wanted(inner: str, exclude: Sequence[str]) -> bool:

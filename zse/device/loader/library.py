@@ -1,0 +1,95 @@
+"""Finds the library that copies a file to a device; nothing here waits for the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from ctypes import POINTER, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from zse.device.loader import structs
+from zse.device.processor import architecture
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOLDER = Path(__file__).parent
+LIBRARIES = FOLDER / "lib"
+FILE_NAME = "libzse-loader.so"
+_LOG = logging.getLogger("zse.device")
+
+
+@record
+class CopyFunctions:
+    """What of a driver is called by threads that have no Python."""
+
+    addresses: tuple[int, ...]
+    """Of functions of C, in the order of ``structs.DRIVER_FUNCTIONS``."""
+    context: int
+    """What ``set_current`` is called with, once in every thread."""
+    fail: Callable[[str, int, int], NoReturn]
+    """``fail(function, code, length_bytes)`` raises what a code of one of them means; the length is
+    of the memory that may have been asked for."""
+
+
+class LoaderLibrary:
+    """The loaded library; its functions are those of ``loader.h``.
+
+    Raises:
+        OSError: The file cannot be loaded.
+        ValueError: It belongs to another version of zse.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        functions = ctypes.CDLL(str(path))
+        self.start = functions.zse_load_start
+        self.counters = functions.zse_load_counters
+        self.left = functions.zse_load_left
+        self.cancel = functions.zse_load_cancel
+        self.wait = functions.zse_load_wait
+        self.end = functions.zse_load_end
+        self.start.argtypes = [POINTER(structs.Order), POINTER(c_int32)]
+        self.start.restype = c_void_p
+        self.counters.argtypes = [c_void_p]
+        self.counters.restype = POINTER(structs.Counters)
+        self.left.argtypes, self.left.restype = [c_void_p, c_int64], c_int64
+        self.cancel.argtypes, self.cancel.restype = [c_void_p], None
+        self.wait.argtypes, self.wait.restype = [c_void_p, c_int64, c_int64], c_int32
+        self.end.argtypes, self.end.restype = [c_void_p], None
+        self._check_structures(functions.zse_loader_sizes)
+
+    def _check_structures(self, sizes_of: Callable[..., int]) -> None:
+        made = (structs.Driver, structs.File, structs.Ahead, structs.Counters, structs.Order)
+        sizes = [ctypes.sizeof(one) for one in made]
+        expected = [*sizes[:2], structs.CHUNK.size, *sizes[2:]]
+        found = (c_int64 * len(expected))()
+        count = sizes_of(found, c_int64(len(expected)))
+        if count != len(expected) or list(found) != expected:
+            raise ValueError(f"structures have {list(found)} bytes, expected {expected}")
+
+
+def library_path(of: str) -> Path:
+    """Return where the library of an architecture lies, whether or not it is there."""
+    return LIBRARIES / of / FILE_NAME
+
+
+@cache
+def load_library() -> LoaderLibrary | None:
+    """Return the library for this machine; None where there is none that can be used."""
+    path = library_path(architecture())
+    if not path.is_file():
+        _LOG.debug("%s is not there: threads of Python load", path)
+        return None
+    try:
+        return LoaderLibrary(path)
+    except (OSError, AttributeError, ValueError) as error:
+        _LOG.warning("%s cannot be used, threads of Python load: %s", path, error)
+        return None
+
+
+def driver_of(functions: CopyFunctions) -> structs.Driver:
+    return structs.Driver(*functions.addresses, functions.context)

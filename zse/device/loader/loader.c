@@ -1,0 +1,463 @@
+/* The threads of a load: each reads into its pinned buffers and copies from them on streams of its
+ * own, so a buffer is free when its stream has done all it was given. See loader.h. */
+#define _GNU_SOURCE
+#include "loader.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE INT64_C(4096)
+#define HUGE_PAGE (INT64_C(2) << 20)
+#define STACK_BYTES (1 << 20) /* the driver's functions run on it */
+#define STREAM_NON_BLOCKING 1
+#define PORTABLE 1
+/* A look at 2048 pages takes 0.2 ms, a sixth of the time in which they are read. */
+#define SAMPLES 4
+#define SAMPLE_PAGES 16
+#define AHEAD_LOOK_NANOSECONDS 100000
+
+/* Which function of struct zse_driver failed. */
+enum { SET_CURRENT, CREATE_STREAM, DESTROY_STREAM, SYNCHRONIZE, COPY, PIN, UNPIN, ALLOCATE, FREE };
+
+struct zse_load {
+    struct zse_driver driver;
+    struct zse_file file;
+    struct zse_chunk *chunks;
+    _Atomic int64_t *left; /* chunks of each group that have not landed */
+    _Atomic int64_t next;
+    int64_t num_chunks;
+    int64_t num_groups;
+    uint64_t block;
+    int64_t buffer_bytes;
+    int32_t buffers_per_thread;
+    int32_t num_threads;
+    struct zse_counters counters;
+    pthread_mutex_t lock; /* of the first failure, and of whoever waits */
+    pthread_cond_t news;
+    pthread_t *threads;
+};
+
+/* A buffer, and the chunk that is on its way out of it. */
+struct slot {
+    void *stream;
+    char *buffer;
+    void *area; /* of a buffer that is pinned where it lies; NULL for one of the driver's */
+    const struct zse_chunk *chunk;
+};
+
+static int64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+static bool is_stopped(struct zse_load *load)
+{
+    return atomic_load_explicit(&load->counters.failure, memory_order_acquire) != ZSE_NO_FAILURE;
+}
+
+/* Stop all threads; the first failure is the one that is told. */
+static void fail(struct zse_load *load, enum zse_failure failure, int32_t code, int64_t detail)
+{
+    pthread_mutex_lock(&load->lock);
+    if (!is_stopped(load)) {
+        load->counters.code = code;
+        load->counters.detail = detail;
+        atomic_store_explicit(&load->counters.failure, failure, memory_order_release);
+    }
+    pthread_cond_broadcast(&load->news);
+    pthread_mutex_unlock(&load->lock);
+}
+
+static bool told(struct zse_load *load, int function, int code)
+{
+    if (code)
+        fail(load, ZSE_DRIVER_FAILED, code, function);
+    return code == 0;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+/* Whether at least half of the samples of a range are in memory; so they are where the kernel does
+ * not say. Files come into memory, and leave it, in runs of pages. */
+static bool is_cached(const struct zse_file *file, int64_t offset, int64_t length)
+{
+    unsigned char found[SAMPLES * SAMPLE_PAGES];
+    const int64_t within = file->size - offset < length ? file->size - offset : length;
+    const int64_t pages = (within + PAGE - 1) / PAGE;
+    if (!file->mapping || pages <= 0)
+        return true;
+    const bool is_short = pages <= SAMPLES * SAMPLE_PAGES;
+    const int64_t samples = is_short ? 1 : SAMPLES, each = is_short ? pages : SAMPLE_PAGES;
+    int64_t cached = 0;
+    for (int64_t i = 0; i < samples; i++) {
+        const int64_t first = is_short ? 0 : (pages - SAMPLE_PAGES) * i / (SAMPLES - 1);
+        char *start = (char *)file->mapping + offset + first * PAGE;
+        if (mincore(start, (size_t)(each * PAGE), found))
+            return true;
+        for (int64_t k = 0; k < each; k++)
+            cached += found[k] & 1;
+    }
+    return 2 * cached >= each * samples;
+}
+
+static bool wants_direct(const struct zse_file *file, int64_t offset, int64_t length)
+{
+    if (file->direct_fd < 0 || offset % PAGE || length % PAGE)
+        return false;
+    return !file->asks_cache || !is_cached(file, offset, length);
+}
+
+/* Read until the range is full; return how much was filled. Of a direct read the rest may be left
+ * to a buffered one; otherwise a range that is not full is a failure, which was told. */
+static int64_t read_range(struct zse_load *load, int fd, int64_t offset, char *to, int64_t length)
+{
+    const bool is_direct = fd == load->file.direct_fd;
+    int64_t filled = 0;
+    while (filled < length && !(is_direct && filled % PAGE)) {
+        const ssize_t count = pread(fd, to + filled, (size_t)(length - filled), offset + filled);
+        if (count > 0) {
+            filled += count;
+        } else if (count == 0) {
+            fail(load, ZSE_FILE_SHRANK, 0, offset + filled);
+            return filled;
+        } else if (is_direct && (errno == EINVAL || errno == EOPNOTSUPP)) {
+            return filled; /* the file system, or this buffer, cannot do it */
+        } else if (errno != EINTR) {
+            fail(load, ZSE_READ_FAILED, errno, offset + filled);
+            return filled;
+        }
+    }
+    return filled;
+}
+
+static bool read_piece(struct zse_load *load, int64_t offset, char *to, int64_t length)
+{
+    int64_t direct = 0, buffered = 0;
+    if (wants_direct(&load->file, offset, length))
+        direct = read_range(load, load->file.direct_fd, offset, to, length);
+    if (is_stopped(load))
+        return false;
+    if (direct < length)
+        buffered =
+            read_range(load, load->file.fd, offset + direct, to + direct, length - direct);
+    atomic_fetch_add(&load->counters.direct_bytes, direct);
+    atomic_fetch_add(&load->counters.buffered_bytes, buffered);
+    return direct + buffered == length;
+}
+
+/* Whether somebody else has read a chunk, which is then in the buffer. */
+static bool take_ahead(struct zse_load *load, const struct zse_chunk *chunk, char *to)
+{
+    const struct timespec pause = {0, AHEAD_LOOK_NANOSECONDS};
+    int32_t state;
+    if (!chunk->ahead)
+        return false;
+    while ((state = __atomic_load_n(&chunk->ahead->state, __ATOMIC_ACQUIRE)) == ZSE_IS_COMING) {
+        if (is_stopped(load))
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    if (state != ZSE_IS_HERE)
+        return false;
+    memcpy(to, chunk->ahead->memory, (size_t)chunk->length);
+    madvise(chunk->ahead->memory, (size_t)chunk->length, MADV_DONTNEED);
+    return true;
+}
+
+static bool read_chunk(struct zse_load *load, const struct zse_chunk *chunk, char *to)
+{
+    if (take_ahead(load, chunk, to))
+        return true;
+    const int64_t length = chunk->length / chunk->num_pieces;
+    for (int32_t i = 0; i < chunk->num_pieces; i++)
+        if (is_stopped(load) ||
+            !read_piece(load, chunk->offset + i * chunk->stride, to + i * length, length))
+            return false;
+    return true;
+}
+
+/* --- buffers ---------------------------------------------------------------------------------- */
+
+/* Pinned memory in huge pages, which the driver registers thirty times faster than it makes its
+ * own; NULL where they are not worth it or cannot be had. */
+static char *pin_pages(struct zse_load *load, struct slot *slot)
+{
+    const int64_t length = load->buffer_bytes;
+    if (length < HUGE_PAGE)
+        return NULL;
+    char *area = mmap(NULL, (size_t)(length + HUGE_PAGE), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (area == MAP_FAILED)
+        return NULL;
+    char *start = (char *)(((uintptr_t)area + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    madvise(area, (size_t)(length + HUGE_PAGE), MADV_HUGEPAGE);
+    for (int64_t offset = 0; offset < length; offset += HUGE_PAGE)
+        *(volatile char *)(start + offset) = 0; /* makes the page */
+    if (load->driver.pin(start, (size_t)length, PORTABLE)) {
+        munmap(area, (size_t)(length + HUGE_PAGE));
+        return NULL;
+    }
+    slot->area = area;
+    return start;
+}
+
+static bool open_slot(struct zse_load *load, struct slot *slot)
+{
+    void *memory = NULL;
+    if (!told(load, CREATE_STREAM, load->driver.create_stream(&slot->stream, STREAM_NON_BLOCKING)))
+        return false;
+    slot->buffer = pin_pages(load, slot);
+    if (!slot->buffer) {
+        const int code = load->driver.allocate(&memory, (size_t)load->buffer_bytes, PORTABLE);
+        if (!told(load, ALLOCATE, code)) {
+            told(load, DESTROY_STREAM, load->driver.destroy_stream(slot->stream));
+            return false;
+        }
+        slot->buffer = memory;
+    }
+    return true;
+}
+
+/* Give a slot back, after the copy that may still use it. */
+static void close_slot(struct zse_load *load, struct slot *slot)
+{
+    told(load, SYNCHRONIZE, load->driver.synchronize(slot->stream));
+    told(load, DESTROY_STREAM, load->driver.destroy_stream(slot->stream));
+    if (!slot->area) {
+        told(load, FREE, load->driver.free(slot->buffer));
+        return;
+    }
+    told(load, UNPIN, load->driver.unpin(slot->buffer));
+    munmap(slot->area, (size_t)(load->buffer_bytes + HUGE_PAGE));
+}
+
+/* --- copying ---------------------------------------------------------------------------------- */
+
+static void landed(struct zse_load *load, const struct zse_chunk *chunk)
+{
+    atomic_fetch_add(&load->counters.landed_bytes, chunk->length);
+    if (atomic_fetch_sub(&load->left[chunk->group], 1) == 1) {
+        atomic_fetch_add(&load->counters.num_complete, 1);
+        pthread_mutex_lock(&load->lock);
+        pthread_cond_broadcast(&load->news);
+        pthread_mutex_unlock(&load->lock);
+    }
+}
+
+static bool wait_for(struct zse_load *load, struct slot *slot)
+{
+    const struct zse_chunk *chunk = slot->chunk;
+    if (!chunk)
+        return true;
+    slot->chunk = NULL;
+    const int64_t began = now();
+    if (!told(load, SYNCHRONIZE, load->driver.synchronize(slot->stream)))
+        return false;
+    atomic_fetch_add(&load->counters.copy_nanoseconds, now() - began);
+    landed(load, chunk);
+    return true;
+}
+
+static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk, struct slot *slot)
+{
+    const int64_t began = now();
+    const bool is_read = read_chunk(load, chunk, slot->buffer);
+    atomic_fetch_add(&load->counters.read_nanoseconds, now() - began);
+    if (!is_read || is_stopped(load))
+        return false;
+    const uint64_t to = load->block + (uint64_t)chunk->destination;
+    const int code = load->driver.copy(to, slot->buffer, (size_t)chunk->length, slot->stream);
+    if (!told(load, COPY, code))
+        return false;
+    slot->chunk = chunk;
+    return true;
+}
+
+/* Copy chunks until there are none; buffers are pinned when they are first needed. Returns how
+ * many there are. */
+static int32_t copy_all(struct zse_load *load, struct slot *slots)
+{
+    int32_t opened = 0, turn = 0;
+    while (!is_stopped(load)) {
+        const int64_t index = atomic_fetch_add(&load->next, 1);
+        if (index >= load->num_chunks)
+            break;
+        if (opened < load->buffers_per_thread) {
+            const int64_t began = now();
+            if (!open_slot(load, &slots[opened]))
+                return opened;
+            atomic_fetch_add(&load->counters.pin_nanoseconds, now() - began);
+            turn = opened++;
+        } else {
+            turn = (turn + 1) % load->buffers_per_thread;
+        }
+        if (!wait_for(load, &slots[turn]) || !copy_chunk(load, &load->chunks[index], &slots[turn]))
+            return opened;
+    }
+    for (int32_t i = 0; i < opened && !is_stopped(load); i++) {
+        turn = (turn + 1) % opened;
+        wait_for(load, &slots[turn]);
+    }
+    return opened;
+}
+
+static void *run(void *argument)
+{
+    struct zse_load *load = argument;
+    struct slot *slots = calloc((size_t)load->buffers_per_thread, sizeof *slots);
+    if (!slots) {
+        fail(load, ZSE_NO_MEMORY, ENOMEM, 0);
+    } else if (told(load, SET_CURRENT, load->driver.set_current(load->driver.context))) {
+        const int32_t opened = copy_all(load, slots);
+        /* Before the buffers are freed, which takes a while; the last thread's time stays. */
+        int64_t last = atomic_load(&load->counters.last_landed_nanoseconds);
+        const int64_t time = now();
+        while (last < time &&
+               !atomic_compare_exchange_weak(&load->counters.last_landed_nanoseconds, &last, time))
+            ;
+        for (int32_t i = 0; i < opened; i++)
+            close_slot(load, &slots[i]);
+    }
+    free(slots);
+    pthread_mutex_lock(&load->lock);
+    atomic_fetch_sub(&load->counters.num_running, 1);
+    pthread_cond_broadcast(&load->news);
+    pthread_mutex_unlock(&load->lock);
+    return NULL;
+}
+
+/* --- what Python calls ------------------------------------------------------------------------ */
+
+static struct zse_load *new_load(const struct zse_order *order)
+{
+    struct zse_load *load = calloc(1, sizeof *load);
+    if (!load)
+        return NULL;
+    load->driver = *order->driver;
+    load->file = *order->file;
+    load->num_chunks = order->num_chunks;
+    load->num_groups = order->num_groups;
+    load->block = order->block;
+    load->buffer_bytes = order->buffer_bytes;
+    load->buffers_per_thread = order->buffers_per_thread;
+    load->chunks = calloc((size_t)order->num_chunks + 1, sizeof *load->chunks);
+    load->left = calloc((size_t)order->num_groups + 1, sizeof *load->left);
+    load->threads = calloc((size_t)order->num_threads + 1, sizeof *load->threads);
+    pthread_mutex_init(&load->lock, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&load->news, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (!load->chunks || !load->left || !load->threads) {
+        zse_load_end(load);
+        return NULL;
+    }
+    for (int64_t i = 0; i < order->num_chunks; i++) {
+        load->chunks[i] = order->chunks[i];
+        load->left[order->chunks[i].group]++;
+    }
+    for (int64_t i = 0; i < order->num_groups; i++)
+        load->counters.num_complete += load->left[i] == 0;
+    return load;
+}
+
+/* Start threads that take no signals: those are for the interpreter's. */
+static void start_threads(struct zse_load *load, int32_t wanted)
+{
+    sigset_t all, usual;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &usual);
+    for (int32_t i = 0; i < wanted; i++) {
+        atomic_fetch_add(&load->counters.num_running, 1);
+        if (pthread_create(&load->threads[i], &attributes, run, load)) {
+            atomic_fetch_sub(&load->counters.num_running, 1);
+            break;
+        }
+        pthread_setname_np(load->threads[i], "zse-load");
+        load->num_threads = i + 1;
+    }
+    pthread_sigmask(SIG_SETMASK, &usual, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+struct zse_load *zse_load_start(const struct zse_order *order, int32_t *started)
+{
+    struct zse_load *load = new_load(order);
+    *started = -1;
+    if (!load)
+        return NULL;
+    start_threads(load, order->num_threads);
+    *started = load->num_threads;
+    if (load->num_threads < order->num_threads) {
+        zse_load_end(load);
+        return NULL;
+    }
+    return load;
+}
+
+const struct zse_counters *zse_load_counters(const struct zse_load *load)
+{
+    return &load->counters;
+}
+
+int64_t zse_load_left(const struct zse_load *load, int64_t group)
+{
+    return atomic_load(&load->left[group]);
+}
+
+void zse_load_cancel(struct zse_load *load)
+{
+    fail(load, ZSE_CANCELLED, 0, 0);
+}
+
+int32_t zse_load_wait(struct zse_load *load, int64_t seen, int64_t nanoseconds)
+{
+    const int64_t last = now() + nanoseconds;
+    const struct timespec until = {last / INT64_C(1000000000), last % INT64_C(1000000000)};
+    pthread_mutex_lock(&load->lock);
+    while (load->counters.num_running && load->counters.num_complete <= seen)
+        if (pthread_cond_timedwait(&load->news, &load->lock, &until))
+            break;
+    const int32_t is_over = load->counters.num_running == 0;
+    pthread_mutex_unlock(&load->lock);
+    return is_over;
+}
+
+void zse_load_end(struct zse_load *load)
+{
+    if (load->num_threads && load->counters.num_running)
+        fail(load, ZSE_CANCELLED, 0, 0);
+    for (int32_t i = 0; i < load->num_threads; i++)
+        pthread_join(load->threads[i], NULL);
+    pthread_cond_destroy(&load->news);
+    pthread_mutex_destroy(&load->lock);
+    free(load->threads);
+    free(load->left);
+    free(load->chunks);
+    free(load);
+}
+
+int64_t zse_loader_sizes(int64_t *sizes, int64_t room)
+{
+    const int64_t found[] = {
+        sizeof(struct zse_driver), sizeof(struct zse_file), sizeof(struct zse_chunk),
+        sizeof(struct zse_ahead), sizeof(struct zse_counters), sizeof(struct zse_order),
+    };
+    const int64_t count = sizeof found / sizeof *found;
+    for (int64_t i = 0; i < count && i < room; i++)
+        sizes[i] = found[i];
+    return count;
+}

@@ -1,0 +1,230 @@
+"""A load by threads of C: Python plans it, waits for it and says what went wrong.
+
+Threads of Python wait for the interpreter after every read and every copy, beside imports for
+milliseconds. These do not, and leave it to whoever computes meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from zse.device.loader import structs
+from zse.device.loader.library import driver_of
+from zse.device.loader.structs import DRIVER_FUNCTIONS, Failure
+from zse.errors import LoadCancelledError, StoreError
+from zse.stream.options import LoadReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from zse.device.loader.library import CopyFunctions, LoaderLibrary
+    from zse.stream.ahead import AheadSource
+    from zse.stream.options import LoaderOptions
+    from zse.stream.plan import ReadPlan
+    from zse.stream.source import LocalSource
+
+_WAIT_NANOSECONDS = 100_000_000
+"""After which Python may answer a signal."""
+
+
+class NativeLoad:
+    """A load that is running; see ``zse.stream.loader.RegionLoad``, whose interface it has.
+
+    Args:
+        source: What is read; with chunks that are read ahead where it is an ``AheadSource``.
+        file: The file itself.
+    """
+
+    def __init__(
+        self,
+        library: LoaderLibrary,
+        functions: CopyFunctions,
+        source: LocalSource | AheadSource,
+        file: LocalSource,
+        plan: ReadPlan,
+        destination_address: int,
+        options: LoaderOptions,
+        *,
+        on_group: Callable[[str], None] | None = None,
+    ) -> None:
+        self._library = library
+        self._functions = functions
+        self._source = source
+        self._file = file
+        self._plan = plan
+        self._num_threads = min(options.threads, len(plan.chunks))
+        self._buffer_bytes = max(plan.largest_chunk_bytes, 1)
+        self._ahead = source.hand_over() if source is not file else {}  # type: ignore[union-attr]
+        self._lock = threading.Lock()
+        self._landed_bytes = 0
+        self._on_group = on_group
+        self._group_error: BaseException | None = None
+        self._started = time.monotonic_ns()
+        self._load: int | None = self._start(destination_address, options.buffers_per_thread)
+        self._counters = library.counters(self._load).contents
+        self._watcher = self._watch() if on_group is not None else None
+
+    def _start(self, destination_address: int, buffers_per_thread: int) -> int:
+        chunks = self._packed_chunks()
+        order = structs.Order(
+            driver=ctypes.pointer(driver_of(self._functions)),
+            file=ctypes.pointer(self._file.as_struct()),
+            chunks=ctypes.addressof(chunks),
+            num_chunks=len(self._plan.chunks),
+            num_groups=len(self._plan.groups),
+            block=destination_address,
+            buffer_bytes=self._buffer_bytes,
+            num_threads=self._num_threads,
+            buffers_per_thread=buffers_per_thread,
+        )
+        started = ctypes.c_int32()
+        load: int | None = self._library.start(ctypes.byref(order), ctypes.byref(started))
+        if load is None:
+            self._drop_ahead()
+            raise StoreError(
+                f"{max(started.value, 0)} of {self._num_threads} threads that load "
+                f"{self._source.name} could be started",
+                hint="Allow this process more threads (ulimit -u, the container's pids limit) and "
+                "memory.",
+            )
+        return load
+
+    def _packed_chunks(self) -> ctypes.Array[ctypes.c_char]:
+        size, pack = structs.CHUNK.size, structs.CHUNK.pack_into
+        chunks = self._plan.chunks
+        packed = ctypes.create_string_buffer(size * max(len(chunks), 1))
+        for index, chunk in enumerate(chunks):
+            area = self._ahead.get((chunk.offset_bytes, chunk.length_bytes))
+            pack(
+                packed,
+                size * index,
+                chunk.offset_bytes,
+                chunk.length_bytes,
+                chunk.destination_offset_bytes,
+                chunk.stride_bytes,
+                chunk.num_pieces,
+                chunk.group,
+                area.address if area is not None and chunk.num_pieces == 1 else 0,
+            )
+        return packed
+
+    def num_bytes(self) -> tuple[int, int]:
+        """Return the bytes that are in device memory, and the bytes of the whole load."""
+        with self._lock:
+            if self._load is not None:
+                self._landed_bytes = self._counters.landed_bytes
+            return self._landed_bytes, self._plan.total_bytes
+
+    def cancel(self) -> None:
+        """Stop soon; ``wait`` then raises ``LoadCancelledError``."""
+        with self._lock:
+            if self._load is not None:
+                self._library.cancel(self._load)
+
+    def wait(self) -> LoadReport:
+        """Wait until everything is in device memory and every thread has ended.
+
+        Raises:
+            FormatError, SourceChangedError, StoreError: The source changed or failed.
+            DeviceError: The device failed.
+            LoadCancelledError: ``cancel`` was called.
+        """
+        try:
+            while not self._wait_some(len(self._plan.groups)):
+                pass
+        except BaseException:
+            self.cancel()
+            self._end()  # the caller frees the block that the threads copy to
+            raise
+        ended = self._end()
+        if self._group_error is not None:
+            raise self._group_error
+        if ended.failure:
+            self._raise(ended)
+        self._source.check_unchanged()
+        return self._report(ended)
+
+    def _wait_some(self, seen: int) -> bool:
+        """Wait until more groups are complete, or for a while; return whether all is over."""
+        return bool(self._library.wait(self._load, seen, _WAIT_NANOSECONDS))
+
+    def _end(self) -> structs.Counters:
+        """Wait for the threads, give the load back and return what it counted in the end."""
+        if self._watcher is not None:
+            self._watcher.join()
+        while not self._wait_some(len(self._plan.groups)):
+            pass
+        with self._lock:
+            ended = structs.Counters.from_buffer_copy(self._counters)
+            self._landed_bytes = ended.landed_bytes
+            load, self._load = self._load, None
+            del self._counters  # the memory is the library's
+        self._library.end(load)
+        self._drop_ahead()
+        self._file.count(direct_bytes=ended.direct_bytes, buffered_bytes=ended.buffered_bytes)
+        return ended
+
+    def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, {}
+        for area in ahead.values():
+            area.close()
+
+    def _report(self, ended: structs.Counters) -> LoadReport:
+        count = max(self._num_threads, 1)
+        spent = {
+            "copy": ended.copy_nanoseconds,
+            "pin": ended.pin_nanoseconds,
+            "read": ended.read_nanoseconds,
+        }
+        return LoadReport(
+            num_bytes=self._plan.total_bytes,
+            seconds=max(0, ended.last_landed_nanoseconds - self._started) / 1e9,
+            source=self._source.kind,
+            threads=self._num_threads,
+            phase_seconds={phase: time_ns / count / 1e9 for phase, time_ns in spent.items()},
+        )
+
+    def _raise(self, ended: structs.Counters) -> NoReturn:
+        """Raise what stopped the load."""
+        failure = Failure(ended.failure)
+        if failure is Failure.CANCELLED:
+            raise LoadCancelledError(f"loading {self._source.name} was stopped")
+        if failure is Failure.DRIVER_FAILED:
+            name = DRIVER_FUNCTIONS[ended.detail]
+            self._functions.fail(name, ended.code, self._buffer_bytes)
+        if failure is Failure.READ_FAILED:
+            raise self._file.read_error(ended.detail, ended.code)
+        if failure is Failure.FILE_SHRANK:
+            raise self._file.shrank()
+        raise StoreError(
+            f"there is no memory to load {self._source.name} with",
+            hint="Raise the memory limit of the container.",
+        )
+
+    # --- who waits for groups -------------------------------------------------------------------
+
+    def _watch(self) -> threading.Thread:
+        watcher = threading.Thread(target=self._tell, name="zse-load-groups", daemon=True)
+        watcher.start()
+        return watcher
+
+    def _tell(self) -> None:
+        """Call ``on_group`` with each group that is complete, until the load is over."""
+        assert self._on_group is not None
+        left = [index for index, group in enumerate(self._plan.groups) if group.chunks]
+        is_over = False
+        try:
+            while left and not (is_over and self._counters.failure):
+                seen = self._counters.num_complete
+                complete = [index for index in left if not self._library.left(self._load, index)]
+                for index in complete:
+                    self._on_group(self._plan.groups[index].name)
+                left = [index for index in left if index not in complete]
+                is_over = self._wait_some(seen) if left else is_over
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
+            self._group_error = error
+            self.cancel()
