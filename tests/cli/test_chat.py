@@ -6,6 +6,7 @@ import json
 import pytest
 
 from zse.cli.chat_session import Session
+from zse.cli.saved_chats import SavedChats
 from zse.errors import ContextLengthError
 from zse.options import load_options
 
@@ -15,9 +16,11 @@ class Echo:
 
     def __init__(self) -> None:
         self.seen = []
+        self.given = []
         self.closed = 0
 
-    def answer(self, messages):
+    def answer(self, messages, given):
+        self.given.append(dict(given))
         self.seen.append([dict(message) for message in messages])
         try:
             text = messages[-1]["content"]
@@ -32,12 +35,13 @@ class Echo:
 
 
 @pytest.fixture
-def talk(capsys):
+def talk(capsys, tmp_path):
     """Run lines through a session; return the backend, standard output and the messages."""
 
     def run(*lines, **options):
         backend = Echo()
-        session = Session(backend, is_terminal=False, **options)
+        kept = SavedChats(tmp_path / "kept")
+        session = Session(backend, saved=kept, values={}, is_terminal=False, **options)
         session.run(io.StringIO("".join(line + "\n" for line in lines)))
         return backend, capsys.readouterr(), session.messages
 
@@ -104,17 +108,17 @@ def test_without_a_terminal_an_error_ends_the_command(talk):
         talk("too long")
 
 
-def test_in_a_terminal_a_failed_question_is_forgotten(capsys, monkeypatch):
+def test_in_a_terminal_a_failed_question_is_forgotten(capsys, monkeypatch, tmp_path):
     lines = iter(["too long", "one"])
 
-    def read():
+    def read(_prompt):
         try:
             return next(lines)
         except StopIteration:
             raise EOFError from None
 
     monkeypatch.setattr("zse.cli.chat_session._ask_terminal", read)
-    session = Session(Echo(), is_terminal=True)
+    session = Session(Echo(), saved=SavedChats(tmp_path), values={}, is_terminal=True)
     session.run(io.StringIO())
     assert "it is too long" in capsys.readouterr().err
     assert [m["content"] for m in session.messages] == ["one", "you said one"]
@@ -129,7 +133,6 @@ def test_a_model_that_is_converted_first_tells_how_far_it_is(tmp_path, monkeypat
     LocalBackend(
         "tiny",
         load_options(device="cpu", threads=1, max_context=64),
-        given={},
         progress=lambda *values: told.append(values),
     ).close()
     assert {stage for stage, _, _ in told} == {"convert"}
@@ -142,3 +145,73 @@ def test_a_model_that_is_converted_first_tells_how_far_it_is(tmp_path, monkeypat
 def test_the_usual_words_leave(talk, word):
     backend, _, _ = talk("one", word, "two")
     assert len(backend.seen) == 1
+
+
+def test_a_kept_conversation_goes_on(talk):
+    talk("one", "/save first", system="be brief")
+    backend, output, messages = talk("/saved", "/load first", "two")
+    assert output.out.startswith("first\n")
+    assert backend.seen[0] == [*messages[:3], {"role": "user", "content": "two"}]
+    assert messages[0] == {"role": "system", "content": "be brief"}
+
+
+def test_the_file_of_a_conversation_is_for_its_owner(talk, tmp_path):
+    talk("one", "/save first")
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "kept/first.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "{}", "[1]", '[{"role": "root", "content": ""}]', '[{"role": "user"}]', "[" * 9999],
+)
+def test_what_is_no_conversation_is_not_gone_on_with(talk, tmp_path, text):
+    path = tmp_path / "it.json"
+    path.write_text(text)
+    _, output, messages = talk("one", f"/load {path}")
+    assert "is no conversation" in output.err
+    assert len(messages) == 2
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", ".x", "x" * 65])
+def test_a_name_stays_in_its_folder(talk, tmp_path, name):
+    talk("one", f"/save {name}")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_message_is_asked_again(talk):
+    backend, _, messages = talk("/retry", "one", "/retry")
+    assert [m["content"] for m in messages] == ["one", "you said one"]
+    assert backend.seen == [[{"role": "user", "content": "one"}]] * 2
+
+
+def test_a_file_goes_with_the_next_message_only(talk, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("buy milk\n")
+    backend, _, _ = talk(f"/file {path}", "what is in it?", "thanks")
+    asked = [seen[-1]["content"] for seen in backend.seen]
+    assert asked == ["notes.txt:\n```\nbuy milk\n```\n\nwhat is in it?", "thanks"]
+
+
+def test_a_file_that_is_no_text_is_refused(talk, tmp_path):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
+    backend, output, _ = talk(f"/file {tmp_path}/bytes", f"/file {tmp_path}/none", "one")
+    assert "is no text in UTF-8" in output.err
+    assert "cannot read" in output.err
+    assert backend.seen[0][-1]["content"] == "one"
+
+
+def test_how_answers_are_made_can_be_set(talk):
+    lines = ("/set temperature 0.5", "one", "/set temperature", "two")
+    backend, output, _ = talk("/set dance 1", "/set seed x", "/set top_p 2", *lines)
+    assert backend.given == [{"temperature": 0.5}, {}]
+    for words in ("'dance' cannot be set", "'x' is no seed", "'2' is no top_p"):
+        assert words in output.err
+
+
+def test_a_message_may_have_several_lines(monkeypatch, tmp_path):
+    lines = iter(['"""first', "second", 'third"""', "/exit"])
+    monkeypatch.setattr("zse.cli.chat_session._ask_terminal", lambda _prompt: next(lines))
+    backend = Echo()
+    Session(backend, saved=SavedChats(tmp_path), values={}, is_terminal=True).run(io.StringIO())
+    assert backend.seen[0][-1]["content"] == "first\nsecond\nthird"

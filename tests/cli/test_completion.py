@@ -28,11 +28,33 @@ def completed(line: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("shell", "begins"),
+    [
+        ("bash", "_ZSE_COMPLETE=complete_bash"),
+        ("zsh", "_ZSE_COMPLETE=complete_zsh"),
+        ("fish", "_ZSE_COMPLETE=complete_fish"),
+        ("powershell", '$Env:_ZSE_COMPLETE = "complete_powershell"'),
+    ],
+)
+def test_a_script_for_each_shell(
+    shell: str, begins: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert f"_ZSE_COMPLETE=complete_{shell}" in script
+    assert begins in capsys.readouterr().out
+
+
+def test_powershell_is_told_commands_and_what_they_do() -> None:
+    environment = subprocess_environment(
+        _ZSE_COMPLETE="complete_powershell",
+        _TYPER_COMPLETE_ARGS="zse conv",
+        _TYPER_COMPLETE_WORD_TO_COMPLETE="conv",
+    )
+    code = "import sys; sys.argv = ['zse']; from zse.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("convert:::Turn a Hugging Face checkpoint")
 
 
 def test_a_shell_reads_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

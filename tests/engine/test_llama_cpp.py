@@ -84,9 +84,9 @@ def test_a_wrapper_falls_back_and_says_why(strange: Path, caplog: pytest.LogCapt
 @pytest.mark.usefixtures("installed")
 def test_a_chat_falls_back(strange: Path) -> None:
     load = load_options(max_context=64)
-    backend = open_local(str(strange), load, given={"seed": 1}, progress=lambda *_: None)
+    backend = open_local(str(strange), load, progress=lambda *_: None)
     assert isinstance(backend, LlamaCppBackend)
-    pieces = list(backend.answer([{"role": "user", "content": "Hello"}]))
+    pieces = list(backend.answer([{"role": "user", "content": "Hello"}], {"seed": 1}))
     assert pieces == ["Hello", " {'seed': 1}", " 64"]
 
 

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "audit": ("audit", "Serve", "Show who asked servers what, and what it cost."),
     "config": ("config", "Serve", "Show every option, its value and where that came from."),
     "chat": ("chat", "Serve", "Chat with a model in the terminal."),
+    "top": ("top", "Serve", "Show what a server is doing, live."),
     "benchmark": ("benchmark", "Serve", "Measure prefill and decode speed, memory, first token."),
     "cold-start": ("cold_start", "Serve", "Measure how long an image or a model takes to wake."),
     "build-image": ("build_image", "Ship", "Write an OCI image around a model, without Docker."),
@@ -49,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "kernels": ("kernels", "Machine", "Build, check and tune GPU kernel packs."),
     "cache": ("cache", "Machine", "Show or empty the cache: models, image layers, kernels."),
     "completion": ("completion", "Help", "Print what makes Tab complete zse's words."),
+    "man": ("man", "Help", "Write manual pages."),
     "help": ("help", "Help", "Show the help of a command."),
 }
 
@@ -128,7 +130,9 @@ def root(
 ) -> None:
     """zse: an LLM endpoint that was asleep answers in under a second, from one file."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        from zse.cli.home import show_home
+
+        show_home()
 
 
 cli = command_of(app)

@@ -27,30 +27,27 @@ class ServerError(ZSEError):
 
 
 class LocalBackend:
-    """A model in this process.
+    """A model in this process."""
 
-    Args:
-        given: What was said of how answers are generated, by the names that requests have.
-    """
-
-    def __init__(
-        self, model: str, load: LoadOptions, *, given: Mapping[str, Any], progress: StageProgress
-    ) -> None:
+    def __init__(self, model: str, load: LoadOptions, *, progress: StageProgress) -> None:
         from zse.engine.llm import LLM
         from zse.serve.load import sampling_defaults
 
         self._llm = LLM(model, progress=progress, **load_fields(load))
-        self._values = {**sampling_defaults(self._llm.file), **given}
+        self._defaults = sampling_defaults(self._llm.file)
 
-    def answer(self, messages: Sequence[Message]) -> Generator[str]:
+    def answer(self, messages: Sequence[Message], given: Mapping[str, Any]) -> Generator[str]:
         """Yield the pieces of the answer. Closing the iterator stops it.
+
+        Args:
+            given: What was said of how it is generated, by the names that requests have.
 
         Raises:
             ContextLengthError: The conversation is too long.
         """
         from zse.engine.request import SamplingParams
 
-        values: dict[str, Any] = {"max_tokens": None, **self._values}
+        values: dict[str, Any] = {"max_tokens": None, **self._defaults, **given}
         prompt = self._llm.chat_prompt(messages)
         for delta in self._llm.stream(prompt, SamplingParams(**values)):
             yield delta.text
@@ -60,26 +57,21 @@ class LocalBackend:
 
 
 class LlamaCppBackend:
-    """A GGUF file in this process that zse does not import: llama.cpp runs it.
+    """A GGUF file in this process that zse does not import: llama.cpp runs it."""
 
-    Args:
-        given: As for ``LocalBackend``.
-    """
-
-    def __init__(self, model: LlamaCpp, *, given: Mapping[str, Any]) -> None:
+    def __init__(self, model: LlamaCpp) -> None:
         self._model = model
-        self._given = dict(given)
 
-    def answer(self, messages: Sequence[Message]) -> Generator[str]:
+    def answer(self, messages: Sequence[Message], given: Mapping[str, Any]) -> Generator[str]:
         """Yield the pieces of the answer. Closing the iterator stops it."""
-        yield from self._model.chat(messages, self._given)
+        yield from self._model.chat(messages, dict(given))
 
     def close(self) -> None:
         self._model.close()
 
 
 def open_local(
-    model: str, load: LoadOptions, *, given: Mapping[str, Any], progress: StageProgress
+    model: str, load: LoadOptions, *, progress: StageProgress
 ) -> LocalBackend | LlamaCppBackend:
     """Return a model in this process, run by llama.cpp where zse does not import its GGUF file.
 
@@ -87,7 +79,7 @@ def open_local(
         ZSEError: As ``LLM`` raises it.
     """
     try:
-        return LocalBackend(model, load, given=given, progress=progress)
+        return LocalBackend(model, load, progress=progress)
     except UnsupportedModelError as error:
         from zse.models.resolve import is_gguf_file
 
@@ -95,26 +87,24 @@ def open_local(
             raise
         from zse.engine.llama_cpp import instead
 
-        return LlamaCppBackend(
-            instead(model, error, max_context=load_fields(load)["max_context"]), given=given
-        )
+        return LlamaCppBackend(instead(model, error, max_context=load_fields(load)["max_context"]))
 
 
 class ServerBackend:
     """A server that speaks the OpenAI protocol, ours or another, with or without ``/v1``."""
 
-    def __init__(self, url: str, *, model: str, api_key: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, *, model: str, api_key: str) -> None:
         import httpx
 
         base = url.rstrip("/").removesuffix("/v1")
         self._url = f"{base}/v1/chat/completions"
-        self._fields = {"model": model, "stream": True, **given}
+        self._fields = {"model": model, "stream": True}
         # Connecting is quick or fails; a first token may take as long as the queue is.
         timeout = httpx.Timeout(600, connect=10)
         headers = {"authorization": f"Bearer {api_key}"}
         self._client = httpx.Client(timeout=timeout, headers=headers)
 
-    def answer(self, messages: Sequence[Message]) -> Generator[str]:
+    def answer(self, messages: Sequence[Message], given: Mapping[str, Any]) -> Generator[str]:
         """Yield the pieces of the answer. Closing the iterator closes the connection.
 
         Raises:
@@ -122,7 +112,7 @@ class ServerBackend:
         """
         import httpx
 
-        body = {**self._fields, "messages": list(messages)}
+        body = {**self._fields, **given, "messages": list(messages)}
         try:
             with self._client.stream("POST", self._url, json=body) as response:
                 if response.status_code != 200:
