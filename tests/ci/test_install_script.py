@@ -1,0 +1,147 @@
+"""install.sh: a release or a wheel becomes a command of one user's, and leaves again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCRIPT = Path(__file__).resolve().parents[2] / "install.sh"
+WHEEL = "zse_toolkit-9.9.9-py3-none-any.whl"
+PROGRAM = "def main():\n    print('zse, version 9.9.9')\n"
+
+
+def make_wheel(path: Path) -> None:
+    """Write a wheel of the right name that depends on nothing."""
+    info = "zse_toolkit-9.9.9.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("zse_small.py", PROGRAM)
+        wheel.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: zse-toolkit\nVersion: 9.9.9\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\nzse = zse_small:main\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def releases(tmp_path: Path) -> Iterator[str]:
+    """Return the address of a server with release 9.9.9, whose files lie in ``served``."""
+    folder = tmp_path / "served/v9.9.9"
+    folder.mkdir(parents=True)
+    make_wheel(folder / WHEEL)
+    digest = hashlib.sha256((folder / WHEEL).read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  {WHEEL}\n")
+    handler = partial(Quiet, directory=str(tmp_path / "served"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def install(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).resolve().parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {"PATH": path, "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "NO_PROXY": "*"}
+    return subprocess.run(
+        ["sh", str(SCRIPT), "--prefix", str(tmp_path / "user"), *words],
+        env={**os.environ, **variables},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def files_of(tmp_path: Path) -> list[Path]:
+    return [*(tmp_path / "user").rglob("*")] if (tmp_path / "user").exists() else []
+
+
+def test_a_release_is_installed_replaced_and_removed(tmp_path: Path, releases: str) -> None:
+    done = install(tmp_path, "--version", "v9.9.9", "--from", releases)
+    assert done.returncode == 0, done.stderr
+    assert "installed: zse, version 9.9.9" in done.stderr
+    command = tmp_path / "user/bin/zse"
+    assert subprocess.check_output([command], text=True) == "zse, version 9.9.9\n"
+
+    broken = tmp_path / "zse_toolkit-10.0.0-py3-none-any.whl"
+    broken.write_bytes(b"no wheel")
+    assert install(tmp_path, "--wheel", str(broken)).returncode == 8
+    assert subprocess.check_output([command], text=True) == "zse, version 9.9.9\n"
+
+    assert install(tmp_path, "--uninstall").returncode == 0
+    assert {path.name for path in files_of(tmp_path)} == {"bin", "share"}
+    assert install(tmp_path, "--uninstall").returncode == 3
+
+
+def test_a_wheel_of_another_digest_is_not_installed(tmp_path: Path, releases: str) -> None:
+    with (tmp_path / "served/v9.9.9" / WHEEL).open("ab") as file:
+        file.write(b"more")
+    done = install(tmp_path, "--version", "9.9.9", "--from", releases)
+    assert done.returncode == 6
+    assert "do not use it" in done.stderr
+    assert files_of(tmp_path) == []
+
+
+def test_a_wheel_that_no_digest_is_known_of_is_not_installed(tmp_path: Path, releases: str) -> None:
+    (tmp_path / "served/v9.9.9/SHA256SUMS").write_text("")
+    assert install(tmp_path, "--version", "9.9.9", "--from", releases).returncode == 6
+    assert files_of(tmp_path) == []
+
+
+def test_what_is_of_others_is_not_replaced(tmp_path: Path) -> None:
+    make_wheel(tmp_path / WHEEL)
+    link = tmp_path / "user/bin/zse"
+    link.parent.mkdir(parents=True)
+    link.write_text("mine")
+    done = install(tmp_path, "--wheel", str(tmp_path / WHEEL))
+    assert done.returncode == 6
+    assert "is something else" in done.stderr
+    assert link.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "which release?"),
+        (["--version"], 2, "--version needs a value"),
+        (["--version", "1;rm", "--from", "https://x"], 2, "is no version"),
+        (["--version", "1.0.0"], 2, "where are the releases?"),
+        (["--version", "1.0.0", "--from", "http://example.com"], 2, "is no https address"),
+        (["--wheel", "none.whl"], 3, "there is no file none.whl"),
+        (["--wheel", str(SCRIPT), "--extras", "a b"], 2, "is no list of extras"),
+        (["--dance"], 2, "unknown option --dance"),
+        (["--wheel", str(SCRIPT), "--prefix", "here"], 2, "is no absolute path"),
+    ],
+)
+def test_wrong_words_do_nothing(tmp_path: Path, words: list[str], code: int, said: str) -> None:
+    done = install(tmp_path, *words)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "hint: " in done.stderr
+    assert files_of(tmp_path) == []
+
+
+def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
+    make_wheel(tmp_path / WHEEL)
+    done = install(tmp_path, "--wheel", str(tmp_path / WHEEL), "--dry-run")
+    assert done.returncode == 0
+    assert f"{WHEEL}" in done.stderr
+    assert files_of(tmp_path) == []
