@@ -7,8 +7,8 @@ from typing import get_type_hints
 import pytest
 
 from zse.errors import UsageError
-from zse.option import options_of, several, with_flags
-from zse.options import LoadFields, LoadOptions, load_fields, load_options
+from zse.option import options_of, several, with_flags, with_values
+from zse.options import UNROUNDED, LoadFields, LoadOptions, load_fields, load_options
 from zse.server_options import ServeOptions
 
 
@@ -51,6 +51,20 @@ def test_a_flag_that_was_not_given_leaves_what_the_environment_said() -> None:
 def test_a_value_out_of_range_is_refused_under_the_name_it_was_given(values, words) -> None:
     with pytest.raises(UsageError, match=words):
         load_options(**values)
+
+
+@pytest.mark.parametrize("wide", ["exact_activations", "deterministic"])
+def test_products_of_eight_bits_are_refused_by_name_where_they_would_be_of_sixteen(wide) -> None:
+    flag = f"--{wide.replace('_', '-')}"
+    with pytest.raises(UsageError, match=f"prefill-precision is 8, which {flag}"):
+        load_options(prefill_precision="8", **{wide: True})
+    assert load_options(prefill_precision="16", **{wide: True}).device.prefill_precision == "16"
+
+
+def test_what_others_are_held_against_is_loaded_whatever_precision_was_asked_for() -> None:
+    plain = with_values(load_options(prefill_precision="8", kv_dtype="int8"), UNROUNDED)
+    assert plain.device.exact_activations
+    assert (plain.device.prefill_precision, plain.cache.kv_dtype) == ("auto", "auto")
 
 
 def test_a_level_may_be_written_in_capitals() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, Unpack
 
+from zse.errors import UsageError
 from zse.option import Checked, described, own_options, with_values
 from zse.records import record
 from zse.units import GIB
@@ -56,12 +57,25 @@ class DeviceOptions(Checked):
     prefill_precision: str = described(
         "auto",
         "Bits of products of more than 256 tokens with quantized matrices on a GPU; auto is 8, and "
-        "16 for encoders and beside --exact-activations",
+        "16 for encoders and beside --exact-activations or --deterministic, which refuse 8",
         choices=PREFILL_PRECISIONS,
     )
     kernels: str = described(
         "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wide = {
+            "--exact-activations": self.exact_activations,
+            "--deterministic": self.deterministic,
+        }
+        given = next((name for name, is_given in wide.items() if is_given), None)
+        if given is not None and self.prefill_precision == "8":
+            raise UsageError(
+                f"--prefill-precision is 8, which {given} excludes: its products are of 16 bits",
+                hint=f"Leave out --prefill-precision, or {given}.",
+            )
 
     @property
     def vram_bytes(self) -> int:
@@ -159,6 +173,10 @@ class LoadOptions(Checked):
     quant: str | None = described(
         None, "Scheme to convert to when the model is not a .zse file yet", env=""
     )
+
+
+UNROUNDED = {"exact_activations": True, "kv_dtype": "auto", "prefill_precision": "auto"}
+"""What a model is loaded with that others are held against: nothing but its weights is rounded."""
 
 
 class LoadFields(TypedDict, total=False):

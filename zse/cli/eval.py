@@ -161,12 +161,13 @@ def _other(
     """Load what the model is held against; its activations and its KV are never rounded."""
     from zse.evaluate.models import CheckpointReader
     from zse.option import with_values
+    from zse.options import UNROUNDED
 
     if path is None:
         return nullcontext()
     if path.is_dir():
         return nullcontext(CheckpointReader(path))
-    exact = with_values(options, {"exact_activations": True, "kv_dtype": "auto"})
+    exact = with_values(options, UNROUNDED)
     return _opened(path, exact, settings, context, "prefill")
 
 

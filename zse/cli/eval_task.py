@@ -119,12 +119,13 @@ def _other(
     """Grade a file of answers, or a model: a checkpoint at its own 16 bits."""
     from zse.engine.requirements import read_facts
     from zse.option import with_values
+    from zse.options import UNROUNDED
 
     path = Path(against)
     if path.suffix == ".jsonl":
         return task.of_file(path, show)
     quant = read_facts(against, settings).plain_quantization if path.is_dir() else None
-    plain = with_values(options, {"exact_activations": True, "kv_dtype": "auto"})
+    plain = with_values(options, UNROUNDED)
     return task.of_model(_located(against, quant, settings), plain, None, show)
 
 

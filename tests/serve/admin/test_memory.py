@@ -36,8 +36,8 @@ def models():
 def gpu(monkeypatch):
     """A GPU with 70 of 80 GiB free."""
     info = SimpleNamespace(ordinal=1, free_bytes=70 * GIB)
-    survey = SimpleNamespace(gpus=[SimpleNamespace(info=info)])
-    monkeypatch.setattr(memory, "survey_cuda", lambda: survey)
+    free = {"cuda:1": lambda: info.free_bytes}
+    monkeypatch.setattr(memory, "free_gpu_bytes", lambda device: free[device]())
     return info
 
 

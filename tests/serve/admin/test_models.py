@@ -268,6 +268,21 @@ class TestBudget:
         assert answer["evicted"] == ["m1"]
         assert "m0" in names(call)
 
+    def test_who_goes_is_chosen_where_requests_begin_their_uses(self, call, state, monkeypatch):
+        chosen_by, choose = [], ModelLoader._hide_idle
+
+        def watched(loader):
+            chosen_by.append(threading.current_thread())
+            return choose(loader)
+
+        monkeypatch.setattr(ModelLoader, "_hide_idle", watched)
+        state.models.remove(state.models.find("scripted"))
+        count = 0
+        while call("POST", LOAD, json={"model": "a.zse", "name": f"m{count}"}).is_success:
+            count += 1
+        assert call("POST", LOAD, json={"model": "b.zse", "evict": True}).json()["evicted"]
+        assert set(chosen_by) == {threading.current_thread()}
+
 
 def test_the_registry_is_filtered_by_category_and_memory(call):
     found = call("GET", "/api/models/registry?category=code&memory_gb=6").json()

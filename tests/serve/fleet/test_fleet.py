@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections import deque
 from dataclasses import replace
 
 import psutil
@@ -12,7 +13,7 @@ from random_adapters import write_adapter
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.opening import OpenedModel
-from zse.errors import LoRAError
+from zse.errors import LoRAError, OverloadedError
 from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.serve.adapters import as_model
@@ -165,6 +166,89 @@ def test_adapters_come_back_with_their_model(fleet, runner, state, adapter_folde
     assert fleet.here() == ["b"]
     assert text_of(fleet.ask("tuned")) == said
     assert sorted(fleet.here()) == ["a", "tuned"]
+
+
+def test_one_key_cannot_keep_the_others_out_of_the_queue(fleet, runner, state):
+    state.options = replace(state.options, max_queue=0)
+    state.settings = replace(state.settings, serve=state.options)
+    limit = state.max_admitted
+
+    async def crowd():
+        async with state.fleet.moves.moving:  # nobody gets a turn meanwhile
+            seat = state.fleet.seats["b"]
+            crowd = [state.fleet.queue(seat, "b", "greedy") for _ in range(limit)]
+            modest = asyncio.create_task(fleet.send("c"))
+            while state.fleet.seats["c"].waiting == deque():
+                await asyncio.sleep(0.001)
+            refused = [one for one in crowd if one.answer.done()]
+            assert refused == crowd[-1:]
+            assert state.fleet.num_waiting == limit
+            with pytest.raises(OverloadedError):
+                state.fleet._make_place("greedy")
+            for one in crowd:
+                one.leave()
+            seat.waiting.clear()
+        return await modest
+
+    assert runner.run(crowd()).status_code == 200
+
+
+def test_the_newcomer_is_refused_where_all_keys_wait_for_as_much(fleet, runner, state):
+    async def fill():
+        async with state.fleet.moves.moving:
+            seat = state.fleet.seats["b"]
+            waiters = [
+                state.fleet.queue(seat, "b", str(number % 2))
+                for number in range(state.max_admitted)
+            ]
+            for tenant in "01":
+                with pytest.raises(OverloadedError):
+                    state.fleet._make_place(tenant)
+            assert not any(one.answer.done() for one in waiters)
+            for one in waiters:
+                one.leave()
+            seat.waiting.clear()
+
+    runner.run(fill())
+
+
+def test_a_swap_that_nobody_waits_for_any_more_is_given_up(fleet, runner, state, expected):
+    async def leave_before_the_end():
+        long = asyncio.create_task(fleet.send("a", max_tokens=400))
+        while not (found := state.models.find("a")) or found.is_free:
+            await asyncio.sleep(0.001)
+        waiting = asyncio.create_task(fleet.send("b"))
+        while state.models.find("a") is not None:  # until it is hidden
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        while state.models.find("a") is None:
+            await asyncio.sleep(0.001)
+        shown_beside_the_answer = not long.done()
+        return shown_beside_the_answer, await long
+
+    fleet.ask("a")
+    shown, long = runner.run(asyncio.wait_for(leave_before_the_end(), 60))
+    assert shown
+    assert long.status_code == 200
+    assert fleet.here() == ["a"]
+    assert state.fleet.seats["b"].failure is None
+    assert text_of(fleet.ask("b")) == expected["b"]
+
+
+def test_an_alias_is_told_of_as_the_model_that_it_means(fleet, call, state, check_error):
+    state.fleet.seats["b"].aliases = ("gpt-*",)
+    assert call("GET", "/v1/models/gpt-4o").json()["id"] == "b"
+    fleet.ask("b")
+    assert call("GET", "/v1/models/gpt-4o").json()["status"] == "loaded"
+    check_error(call("GET", "/v1/models/x"), 404, param="model", code="model_not_found")
+
+
+def test_patience_has_an_end(state):
+    seat = state.fleet.seats["b"]
+    for _ in range(40):
+        seat.give_up()
+    assert seat.patience_seconds(1.0) == 16
 
 
 @pytest.mark.nightly

@@ -155,6 +155,29 @@ def test_who_cannot_come_back_keeps_nobody_else_away(fleet, call, folder, check_
     assert fleet.ask("b").json()["choices"][0]["text"] == expected["b"]
 
 
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_a_model_that_an_admin_loads_ends_the_sleep(fleet, call, state, runner, asked_for):
+    fleet.ask("a")
+    if asked_for:
+        call("POST", "/sleep")
+    else:
+        runner.run(state.fleet.sleep._empty(1))
+    answer = call("POST", "/api/models/load", json={"model": "b", "wait": True})
+    assert answer.status_code == 200, answer.text
+    assert is_sleeping(call) is False
+    assert call("GET", "/health/ready").status_code == 200
+    assert fleet.ask("b").status_code == 200
+
+
+def test_a_load_that_fails_leaves_the_server_asleep(fleet, call, folder):
+    fleet.ask("a")
+    call("POST", "/sleep")
+    (folder / "b.zse").write_bytes(b"no model")
+    call("POST", "/api/models/load", json={"model": "b", "wait": True})
+    assert is_sleeping(call) is True
+    assert fleet.ask("a").status_code == 503
+
+
 def test_the_second_level_drops_tokenizers_and_pages(fleet, call, state, monkeypatch):
     dropped = []
     monkeypatch.setattr(moves, "_drop_pages", dropped.append)

@@ -91,6 +91,8 @@ class Load:
         self.evicted: list[str] = []
         self.seconds: float | None = None
         """What it took; None while it runs."""
+        self.loop = _running_loop()
+        """Where requests begin their uses of models."""
         self.done: Future[None] = Future()
         """Set last: what came of it can be read from then on."""
 
@@ -290,22 +292,46 @@ class ModelLoader:
             room = room_for_models(self._state.options, self._state.models)
             if room.holds(estimate):
                 return room.options_within(options, estimate, shares=order.shares)
-            idle = self._least_recently_asked() if order.evicts else None
+            idle = self._hidden_idle(load.loop) if order.evicts else None
             if idle is None:
                 room.check(estimate)
             else:
                 self._evict(idle)
                 load.evicted.append(idle.model.name)
 
-    def _least_recently_asked(self) -> TableEntry | None:
-        entries = [entry for entry in self._state.models if entry.is_free]
-        shown = [entry for entry in entries if not entry.is_hidden]
-        return min(shown, key=lambda entry: entry.last_asked, default=None)
+    def _hidden_idle(self, loop: asyncio.AbstractEventLoop | None) -> TableEntry | None:
+        """Hide the least recently asked of the models that nobody uses, and return it.
+
+        It is chosen where requests find their models and begin to use them: between these two,
+        none is taken.
+        """
+        if loop is None:
+            return self._hide_idle()
+        chosen: Future[TableEntry | None] = Future()
+        try:
+            loop.call_soon_threadsafe(lambda: chosen.set_result(self._hide_idle()))
+        except RuntimeError:  # the loop has ended, and all requests with it
+            return self._hide_idle()
+        return chosen.result()
+
+    def _hide_idle(self) -> TableEntry | None:
+        entries = [entry for entry in self._state.models if entry.is_free and not entry.is_hidden]
+        chosen = min(entries, key=lambda entry: entry.last_asked, default=None)
+        if chosen is not None:
+            self._state.models.hide(chosen)
+        return chosen
 
     def _evict(self, entry: TableEntry) -> None:
         self._state.models.hide(entry)
         self._state.models.remove(entry)
         close_model(entry)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _let_end(entry: TableEntry, patience_seconds: float) -> None:

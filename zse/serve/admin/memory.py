@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.device.open import check_device, runs_on_gpu
+from zse.device.open import check_device, free_gpu_bytes, runs_on_gpu
 from zse.device.probe import probe
-from zse.device.survey import survey_cuda
 from zse.errors import ZSEError
 from zse.models.memory import CPU_RUNTIME_BYTES, GPU_RUNTIME_BYTES, MemoryEstimate, estimate_memory
 from zse.option import with_values
@@ -92,10 +91,11 @@ def room_for_models(options: ServeOptions, models: Iterable[TableEntry]) -> Room
         DeviceError: The device is not known.
     """
     device = options.load.device
+    check_device(device.name)
     on_gpu = runs_on_gpu(device.name)
     limit = device.vram_bytes if on_gpu else options.models_bytes
     used = sum(_held_bytes(entry, on_gpu=on_gpu) for entry in models)
-    free = _free_on_gpu(check_device(device.name)) if on_gpu else probe().available_memory_bytes
+    free = free_gpu_bytes(device.name) if on_gpu else probe().available_memory_bytes
     left = min(free, limit - used) if limit else free
     return Room(limit_bytes=limit, used_bytes=used, left_bytes=left, on_gpu=on_gpu)
 
@@ -115,8 +115,3 @@ def estimate_of(facts: ModelFacts, load: LoadOptions, *, on_gpu: bool) -> Memory
         context_tokens=load.batch.max_context,
         kv_dtype=load.cache.kv_dtype,
     )
-
-
-def _free_on_gpu(ordinal: int) -> int:
-    found = (state.info for state in survey_cuda().gpus)
-    return next((info.free_bytes for info in found if info.ordinal == ordinal), 0)

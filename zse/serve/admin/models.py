@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -179,11 +180,28 @@ async def load_model(
         evicts=asked.evict,
     )
     load = loader.begin(order)
+    if state.fleet is not None:
+        _end_sleep_after(load, state.fleet)
     if asked.wait:
         await load.wait()
     else:
         response.status_code = 202
     return _load_status(load)
+
+
+def _end_sleep_after(load: Load, fleet: Fleet) -> None:
+    """Have the server be awake once a model is there that an admin wanted."""
+    loop = asyncio.get_running_loop()
+
+    def note() -> None:
+        if load.error is None:
+            fleet.sleep.end_for_load()
+
+    def tell(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the server has ended
+            loop.call_soon_threadsafe(note)
+
+    load.done.add_done_callback(tell)
 
 
 @router.post("/unload", summary="Let a model end its work and give its memory back.")

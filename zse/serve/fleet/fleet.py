@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from zse.errors import DeadlineError, ModelNotFoundError, OverloadedError
@@ -17,7 +18,7 @@ from zse.failures import deliberate
 from zse.serve.admission import MAX_RETRY_SECONDS
 from zse.serve.fleet.errors import ModelUnavailableError
 from zse.serve.fleet.listing import list_models
-from zse.serve.fleet.moves import Moves
+from zse.serve.fleet.moves import Moves, NobodyWaitsError
 from zse.serve.fleet.roster import roster_of
 from zse.serve.fleet.seats import Seat, Waiter
 from zse.serve.fleet.sleep import Sleep
@@ -117,9 +118,11 @@ class Fleet:
             model.uses.on_free = self.moves.tell
             model.uses.begin()
             return model
-        seat = self._seat_of(name)
+        seat = self.seat_of(name)
+        tenant = request.state.caller.tenant
         self._refuse_hopeless(seat)
-        waiter = self.queue(seat, name)
+        self._make_place(tenant)
+        waiter = self.queue(seat, name, tenant)
         try:
             turn = self._until_given(seat, waiter, request.state.deadline)
             return await race(turn, request.receive, state.terminate)
@@ -129,10 +132,11 @@ class Fleet:
         finally:
             if waiter in seat.waiting:
                 seat.waiting.remove(waiter)
+                self.moves.tell()  # who makes room for the last of them need not go on
 
-    def queue(self, seat: Seat, name: str) -> Waiter:
+    def queue(self, seat: Seat, name: str, tenant: str = "") -> Waiter:
         """Let somebody wait for a model."""
-        waiter = Waiter(name, self._clock())
+        waiter = Waiter(name, self._clock(), tenant)
         seat.waiting.append(waiter)
         self.moves.tell()
         if self._conductor is None or self._conductor.done():
@@ -176,7 +180,12 @@ class Fleet:
 
     # --- waiting --------------------------------------------------------------------------------
 
-    def _seat_of(self, name: str) -> Seat:
+    def seat_of(self, name: str) -> Seat:
+        """Return the seat of the model that a name means: its own, an adapter's or an alias.
+
+        Raises:
+            ModelNotFoundError: It means none.
+        """
         from fnmatch import fnmatchcase
 
         for seat in (self.seats.get(name), *self.seats.values()):
@@ -192,17 +201,43 @@ class Fleet:
         )
 
     def _refuse_hopeless(self, seat: Seat) -> None:
-        """Refuse a model that has just failed to load, and more waiters than there may be."""
+        """Refuse a model that has just failed to load."""
         failure = seat.failure
         if failure is not None and failure.file_state == self.moves.file_state(seat):
             left_seconds = failure.until - self._clock()
             if left_seconds > 0:
                 raise ModelUnavailableError.of(failure.error, left_seconds)
-        if self.num_waiting >= self._state.max_admitted:
-            self._state.metrics.count("rejections")
-            error = OverloadedError(f"{self.num_waiting} requests wait for their models.")
-            error.retry_after_seconds = self._seconds_until_turn()
-            raise error
+
+    def _make_place(self, tenant: str) -> None:
+        """Let one more request wait: where the queue is full, in place of one of another tenant.
+
+        Whoever has the most requests in it gives up the youngest, unless the newcomer's own would
+        then be as many: so no key keeps the others out.
+
+        Raises:
+            OverloadedError: There is no place.
+        """
+        if self.num_waiting < self._state.max_admitted:
+            return
+        waiting = [waiter for seat in self.seats.values() for waiter in seat.waiting]
+        counts = Counter(waiter.tenant for waiter in waiting)
+        (greediest, most), *_ = counts.most_common(1) or [(tenant, 0)]
+        if most <= counts[tenant] + 1:
+            raise self._overloaded()
+        youngest = max(
+            (waiter for waiter in waiting if waiter.tenant == greediest),
+            key=lambda waiter: waiter.arrived,
+        )
+        for seat in self.seats.values():
+            if youngest in seat.waiting:
+                seat.waiting.remove(youngest)
+        youngest.fail(self._overloaded())
+
+    def _overloaded(self) -> OverloadedError:
+        self._state.metrics.count("rejections")
+        error = OverloadedError(f"{self.num_waiting} requests wait for their models.")
+        error.retry_after_seconds = self._seconds_until_turn()
+        return error
 
     async def _until_given(self, seat: Seat, waiter: Waiter, deadline: float | None) -> LoadedModel:
         began, most_seconds = self._clock(), self._state.options.fleet.model_wait
@@ -214,8 +249,8 @@ class Fleet:
             if deadline is not None and deadline <= last:
                 raise DeadlineError(f"The model '{waiter.name}' was not there in time.") from None
             error = ModelUnavailableError(
-                f"The model '{waiter.name}' did not get its turn in {most_seconds:g} s: others "
-                "are in use.",
+                f"The model '{waiter.name}' did not get its turn in {most_seconds:g} s: "
+                f"{self._reason(seat)}.",
                 hint="Ask again later, or raise --max-resident or --model-wait.",
             )
             error.retry_after_seconds = self._seconds_until_turn()
@@ -224,6 +259,12 @@ class Fleet:
             # By the model's own name: an alias lets a client make up any number of others.
             self._state.metrics.observe("model_wait", self._clock() - began, seat.name)
         return model
+
+    def _reason(self, seat: Seat) -> str:
+        """Return why a model is not there yet."""
+        if self.moves.is_leaving(seat):
+            return "it leaves for another one, whose place its last answers still hold"
+        return "others are in use"
 
     def _seconds_until_turn(self) -> float:
         """Return when a model that is asked for now will be there, as swaps went lately."""
@@ -252,6 +293,8 @@ class Fleet:
         file_state = moves.file_state(seat)
         try:
             await moves.bring(seat)
+        except NobodyWaitsError:
+            LOG.info("a swap was given up, as nobody waits for it", extra={"model": seat.name})
         except Exception as raised:  # noqa: BLE001 - whoever waits is told
             error = deliberate(raised, state.settings.cache_dir)
             state.metrics.count("model_swaps", seat.name, "failed")

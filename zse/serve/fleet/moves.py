@@ -31,6 +31,10 @@ _LOOK_SECONDS = 0.25
 _NEWEST_WEIGHT = 0.3
 
 
+class NobodyWaitsError(Exception):
+    """All who waited for a model have left before it came; those who left for it are there."""
+
+
 class Moves:
     """Moves one model at a time: whoever does holds ``moving``.
 
@@ -60,6 +64,11 @@ class Moves:
         entry = self._entry(seat.name)
         return None if entry is None or entry.is_hidden else entry
 
+    def is_leaving(self, seat: Seat) -> bool:
+        """Whether a model is there, ends its answers and takes no further requests."""
+        entry = self._entry(seat.name)
+        return entry is not None and entry.is_hidden
+
     def file_state(self, seat: Seat) -> tuple[int, ...]:
         """Return what changes with a model's file; nothing where it is no file of this machine."""
         try:
@@ -77,6 +86,7 @@ class Moves:
 
         Raises:
             ZSEError: It cannot be loaded; those who left for it are there again.
+            NobodyWaitsError: Nobody waits for it any more; likewise.
         """
         began = self._clock()
         since = seat.since if seat.waiting else began
@@ -169,6 +179,7 @@ class Moves:
     ) -> None:
         turn_seconds = self._state.options.fleet.model_turn
         while not await self._has_room(estimate):
+            self._check_wanted(seat)
             leave = who_leaves(self._residents(), asked_since=since, turn_seconds=turn_seconds)
             if leave is None:
                 raise ModelUnavailableError(
@@ -181,11 +192,16 @@ class Moves:
                 continue
             patience = seat.patience_seconds(self._state.options.fleet.model_wait)
             try:
-                await self.let_leave(leave.name, patience_seconds=patience)
+                await self.let_leave(leave.name, patience_seconds=patience, wanted_by=seat)
             except ModelUnavailableError:
                 seat.give_up()
                 raise
             gone.append(self._seats[leave.name])
+        self._check_wanted(seat)
+
+    def _check_wanted(self, seat: Seat) -> None:
+        if all(waiter.answer.done() for waiter in seat.waiting):
+            raise NobodyWaitsError
 
     async def _has_room(self, estimate: MemoryEstimate) -> bool:
         state, most = self._state, self._state.options.fleet.max_resident
@@ -207,11 +223,17 @@ class Moves:
                     is_free=entry.is_free,
                 )
 
-    async def let_leave(self, name: str, *, patience_seconds: float) -> None:
+    async def let_leave(
+        self, name: str, *, patience_seconds: float, wanted_by: Seat | None = None
+    ) -> None:
         """Let a model end its answers and give its memory back; it takes no further ones.
+
+        Args:
+            wanted_by: Whose waiters it leaves for.
 
         Raises:
             ModelUnavailableError: They did not end in time; it takes requests again.
+            NobodyWaitsError: All it was to leave for have left; likewise.
         """
         entry, models = self._entry(name), self._state.models
         if entry is None:
@@ -227,6 +249,8 @@ class Moves:
                         f"{patience_seconds:.0f} s.",
                         hint="Ask again later.",
                     )
+                if wanted_by is not None:
+                    self._check_wanted(wanted_by)
                 await self._news_within(min(left, _LOOK_SECONDS))
         except BaseException:
             models.show(entry)

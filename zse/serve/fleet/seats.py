@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
+_MOST_DOUBLINGS = 4
 
 
 class Waiter:
@@ -26,11 +27,13 @@ class Waiter:
     Args:
         name: What it calls the model.
         arrived: When it came, on the fleet's clock.
+        tenant: Whose request it is.
     """
 
-    def __init__(self, name: str, arrived: float) -> None:
+    def __init__(self, name: str, arrived: float, tenant: str = "") -> None:
         self.name = name
         self.arrived = arrived
+        self.tenant = tenant
         self.answer: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
 
     def give(self, model: LoadedModel) -> None:
@@ -93,9 +96,10 @@ class Seat:
     def patience_seconds(self, least: float) -> float:
         """Return how long it waits for the answers of others: twice as long each time in vain.
 
-        So it gets a place in the end, however long answers are.
+        So it gets a place in the end, unless answers are longer than the longest of these waits,
+        which is also how long another model may be hidden for it at a time.
         """
-        return least * float(1 << min(self._num_given_up, 16))
+        return least * float(1 << min(self._num_given_up, _MOST_DOUBLINGS))
 
     def give_up(self) -> None:
         """Note that it waited for others in vain."""

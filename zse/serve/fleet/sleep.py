@@ -66,6 +66,12 @@ class Sleep:
         self.level = None
         self._before.clear()
 
+    def end_for_load(self) -> None:
+        """Note that an admin has loaded a model: the server holds memory, and is awake."""
+        if self.level is not None:
+            self._awake.set()
+            self.is_over()
+
     async def begin(self, level: int) -> None:
         """Let answers end, then all models leave; until ``end`` requests are refused.
 

@@ -76,7 +76,13 @@ def _model_of(state: AppState, name: str) -> LoadedModel | AbsentModel:
     if state.fleet is None:
         return state.require_model(name)
     name = state.fleet.default if name == DEFAULT_ALIAS else name
-    found = next((one for one in _models_of(state) if one.name == name), None)
+    listed = {one.name: one for one in _models_of(state)}
+    if (found := listed.get(name)) is not None:
+        return found
+    for entry in state.models:  # beside the fleet's, those that an admin loaded
+        if not entry.is_hidden and entry.answers_to(name):
+            return entry.model
+    found = listed.get(state.fleet.seat_of(name).name)
     if found is None:
         raise ModelNotFoundError(f"The model '{name[:200]}' does not exist.", param="model")
     return found
