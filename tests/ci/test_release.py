@@ -28,8 +28,9 @@ PYTHON = """#!/usr/bin/env bash
 if [ "$1" = -m ]; then echo "$SOURCE_DATE_EPOCH" > "$5/zse.whl"; touch "$5/zse.tar.gz"; else exec REAL "$@"; fi
 """
 ZSE = """#!/usr/bin/env bash
-echo "$@" > "$RECORD"
+echo "$@" >> "$RECORD"
 for last; do :; done
+if [ "$1" = man ]; then mkdir "$last" && touch "$last/zse.1"; exit; fi
 for word; do case $word in sm_*) touch "$last/$word.zkp" ;; esac; done
 """
 
@@ -65,7 +66,8 @@ def test_only_the_job_that_publishes_may_write() -> None:
     jobs = WORKFLOW["jobs"]
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
-    assert jobs["publish"]["permissions"] == {"contents": "write", "packages": "write"}
+    rights = {"contents": "write", "packages": "write", "id-token": "write"}
+    assert jobs["publish"]["permissions"] == rights
     assert jobs["publish"]["needs"] == "build"
     # What is checked out and built never runs where a token may write.
     assert not [s for s in jobs["publish"]["steps"] if "checkout" in s.get("uses", "")]
@@ -122,6 +124,10 @@ def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
     import sys
 
     programs, out = tmp_path / "bin", tmp_path / "out"
+    key, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    subprocess.run(["openssl", "genpkey", *curve, "-out", key], check=True, capture_output=True)
+    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
     programs.mkdir()
     for name, text in {"python": PYTHON.replace("REAL", sys.executable), "zse": ZSE}.items():
         (programs / name).write_text(text)
@@ -130,11 +136,18 @@ def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
         "RECORD": str(tmp_path / "record"),
+        "ZSE_RELEASES": "https://example.com/releases",
+        "ZSE_SIGNING_KEY": str(key),
     }
     subprocess.run([ROOT / "scripts" / "release", out], env=environment, check=True)
-    names = {"zse.whl", "zse.tar.gz", *(f"{name}.zkp" for name in TARGETS)}
+    names = {"zse.whl", "zse.tar.gz", "zse-man.tgz", "install.sh", "CHANGES.md"}
+    names |= {f"{name}.zkp" for name in TARGETS}
     listed = (out / "SHA256SUMS").read_text().splitlines()
     assert {line.split()[1] for line in listed} == names
-    assert {path.name for path in out.iterdir()} == names | {"SHA256SUMS"}
+    assert {path.name for path in out.iterdir()} == names | {"SHA256SUMS", "SHA256SUMS.sig"}
     assert int((out / "zse.whl").read_text()) > 0  # the commit's time, not today's
-    check_arguments((tmp_path / "record").read_text().split())
+    for line in (tmp_path / "record").read_text().splitlines():
+        check_arguments(line.split())
+    assert "RELEASES=https://example.com/releases\n" in (out / "install.sh").read_text()
+    signature = ["openssl", "dgst", "-sha256", "-verify", str(public), "-signature"]
+    subprocess.run([*signature, out / "SHA256SUMS.sig", out / "SHA256SUMS"], check=True)
