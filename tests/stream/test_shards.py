@@ -6,32 +6,41 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from broken_rules import breaks
 from host_gpu import HostGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loads import start_load
 from placed_bytes import (
     PAIRS,
-    Divided,
     PlacedFile,
+    even_cuts,
     fill,
     held_bytes,
     make_file,
     ranges,
 )
 
+from zse.backends.ranks import Share
 from zse.errors import UsageError
+from zse.format.errors import Misuse
 from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
 from zse.models.families import read_checkpoint
+from zse.models.share import share_of
 from zse.models.well_known import WELL_KNOWN
 from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
 from zse.stream.plan import plan_reads
-from zse.stream.shards import Sharded
+from zse.stream.shards import Cut, Sharded
 
 if TYPE_CHECKING:
-    from zse.format.spec import TensorEntry
+    from zse.format.spec import TensorEntry, ZSEHeader
+
+
+def bytes_of(header: ZSEHeader, name: str) -> int:
+    return next(entry.length_bytes for entry in header.tensors if entry.name == name)
+
 
 SCHEMES = st.sampled_from(sorted(PAIRS))
 
@@ -64,7 +73,7 @@ def test_a_device_holds_its_share_of_every_tensor(
 ) -> None:
     file = make_file(scheme=scheme, layers=2)
     for rank in range(ranks):
-        shard = Sharded(file.header, file.weights, rank=rank, ranks=ranks)
+        shard = Sharded(file.header, even_cuts(file, rank, ranks))
         plan = plan_reads(shard, chunk_bytes=chunk_pages * 4096)
         block = fill(plan, file.data, shard.length_bytes)
         for entry in file.header.tensors:
@@ -79,7 +88,7 @@ def test_what_is_divided_is_read_once_and_the_rest_by_every_device(scheme: str, 
     file = make_file(scheme=scheme, layers=1)
     reads: Counter[int] = Counter()
     for rank in range(ranks):
-        shard = Sharded(file.header, file.weights, rank=rank, ranks=ranks)
+        shard = Sharded(file.header, even_cuts(file, rank, ranks))
         for start, end in ranges(plan_reads(shard).chunks):
             reads.update(range(start, end))
     expected: Counter[int] = Counter()
@@ -94,7 +103,7 @@ def test_what_is_divided_is_read_once_and_the_rest_by_every_device(scheme: str, 
 
 def test_a_share_of_joined_rows_is_a_run_of_each_and_of_columns_a_piece_of_each_row() -> None:
     file = make_file(layers=1)
-    shard = Sharded(file.header, file.weights, rank=1, ranks=2)
+    shard = Sharded(file.header, even_cuts(file, 1, 2))
     layer = file.header.groups[1]
     norm, *qkv = shard.runs(layer)
     qkv, bias, down = qkv[:6], qkv[6:9], qkv[9:]
@@ -117,7 +126,7 @@ def test_the_loader_brings_a_share_to_a_device() -> None:
         def check_unchanged(self) -> None: ...
 
     file, gpu = make_file(scheme="nf4"), HostGpu()
-    shard = Sharded(file.header, file.weights, rank=1, ranks=2)
+    shard = Sharded(file.header, even_cuts(file, 1, 2))
     address = gpu.memory(shard.length_bytes)
     start_load(gpu, InMemory(), shard, address, LoaderOptions(threads=3, chunk_bytes=4096)).wait()
     block = gpu.bytes_of(address)
@@ -128,26 +137,39 @@ def test_the_loader_brings_a_share_to_a_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "ranks", "words"),
+    ("cut", "words"),
     [
-        ({"heads": (8, 2, 2)}, 4, r"rows 8 \+ 2 \+ 2 of tensor layers.0.qkv.weight"),
-        ({"columns": 192, "scheme": "int4"}, 2, "columns 192 of tensor .* in units of 64"),
+        (Cut(axis="columns", pieces=((0, 96),)), r"columns 0..96 of .* in units of 64"),
+        (Cut(axis="columns", pieces=((32, 64),)), r"columns 32..96 of .* in units of 64"),
+        (Cut(axis="columns", pieces=((192, 128),)), r"columns 192..320 of .*\[12, 256\]"),
+        (Cut(axis="rows", pieces=((0, 4), (10, 3))), r"rows 0..4 \+ 10..13 of .*\[12, 256\]"),
     ],
 )
-def test_what_cannot_be_shared_evenly_is_refused_by_name(
-    changes: dict[str, object], ranks: int, words: str
-) -> None:
-    file = make_file(**changes)
-    with pytest.raises(UsageError, match=words):
-        Sharded(file.header, file.weights, rank=0, ranks=ranks)
-
-
-def test_a_tensor_of_which_nothing_is_said_and_a_device_that_is_none_are_refused() -> None:
+def test_a_cut_through_a_group_or_beyond_its_tensor_is_refused(cut: Cut, words: str) -> None:
     file = make_file()
-    with pytest.raises(UsageError, match=r"no tensor embed\.weight"):
-        Sharded(file.header, [Divided("other")], rank=0, ranks=1)
-    with pytest.raises(UsageError, match="rank 2 of 2"):
-        Sharded(file.header, file.weights, rank=2, ranks=2)
+    with pytest.raises(UsageError, match=words):
+        Sharded(file.header, {"layers.0.down.weight": cut})
+
+
+def test_a_cut_of_a_tensor_that_the_file_has_not_is_refused() -> None:
+    with breaks(Misuse.UNKNOWN_NAME, match=r"no tensor other"):
+        Sharded(make_file().header, {"other": Cut(axis="rows", pieces=((0, 1),))})
+
+
+def test_pieces_that_are_evenly_spaced_are_one_run() -> None:
+    file = make_file(layers=1)
+    pieces = tuple((3 * index, 2) for index in range(4))
+    shard = Sharded(file.header, {"layers.0.down.weight": Cut(axis="rows", pieces=pieces)})
+    codes, scales = shard.runs_of("layers.0.down.weight")
+    assert (codes.num_pieces, codes.piece_bytes, codes.stride_bytes) == (4, 2 * 128, 3 * 128)
+    assert (scales.num_pieces, scales.piece_bytes, scales.stride_bytes) == (4, 2 * 16, 3 * 16)
+    entry = next(one for one in file.header.tensors if one.name == "layers.0.down.weight")
+    block = fill(plan_reads(shard), file.data, shard.length_bytes)
+    for part, held in zip(entry.parts, held_bytes(shard, entry, block), strict=True):
+        rows = file.rows(part)
+        assert held == b"".join(
+            rows[row] for first, count in pieces for row in range(first, first + count)
+        )
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "qwen2.5-32b"])
@@ -170,8 +192,10 @@ def test_a_spec_says_how_its_model_is_divided(name: str, ranks: int) -> None:
         architecture="qwen2", model_config={}, provenance={}, sections=[], groups=groups
     )
     header = plan_layout(planned).header
-    weights = [weight for group in spec.groups() for weight in group.weights]
+    embedding = bytes_of(header, "embed.weight")
     whole = WholeFile(header).length_bytes
-    shards = [Sharded(header, weights, rank=rank, ranks=ranks) for rank in range(ranks)]
-    assert len({shard.length_bytes for shard in shards}) == 1
-    assert whole < sum(shard.length_bytes for shard in shards) < 1.001 * whole
+    shares = [share_of(spec, header, Share(rank=rank, ranks=ranks)) for rank in range(ranks)]
+    lengths = [Sharded(header, share.cuts).length_bytes for share in shares]
+    assert max(lengths) < 1.002 * min(lengths)
+    shared = sum(lengths) - (ranks - 1) * embedding
+    assert whole < shared < 1.001 * whole

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
+from zse.stream.shards import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +89,24 @@ def make_file(
     layout = plan_layout(planned)
     data = random.Random(seed).randbytes(layout.file_size_bytes)
     return PlacedFile(header=layout.header, data=data, weights=tuple(weights))
+
+
+def even_cuts(file: PlacedFile, rank: int, ranks: int) -> dict[str, Cut]:
+    """Return the cuts of a device that has an even share of all that is divided."""
+    cuts = {}
+    for entry in file.header.tensors:
+        weight = next(one for one in file.weights if one.name == entry.name)
+        pieces = weight.piece_rows if weight.shard == "rows" else entry.shape[-1:]
+        starts = [sum(pieces[:index]) for index in range(len(pieces))]
+        if weight.shard != "none":
+            cuts[entry.name] = Cut(
+                axis=weight.shard,
+                pieces=tuple(
+                    (start + rank * count // ranks, count // ranks)
+                    for start, count in zip(starts, pieces, strict=True)
+                ),
+            )
+    return cuts
 
 
 def fill(

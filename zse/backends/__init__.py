@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.operations import Backend, Forward
+    from zse.backends.ranks import RankPart
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import DeviceOptions, LoadOptions
@@ -74,6 +75,8 @@ class ModelLoad:
     """Where and how; the context is no longer than the model's."""
     forward: Forward
     """The pass that steps will make; a GPU prepares it while the weights arrive."""
+    part: RankPart | None = None
+    """Set where several ranks compute the model: this one's part, which ``spec`` is of."""
     cache_dir: Path | None = None
     """Where kernel packs and tables of this machine lie; None looks nowhere."""
     phases: Phases = no_phases
@@ -104,9 +107,14 @@ def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
             hint="Fetch it first: zse pull URL.",
         )
     if load.options.device.name == "torch":
+        if load.part is not None:
+            raise DeviceError(
+                "the torch backend computes no part of a model",
+                hint="Use --device cpu or cuda, or leave --tensor-parallel out.",
+            )
         with needing("convert", "the torch backend"):
             from zse.backends.torch import TorchBackend
         return TorchBackend(reader, load.spec, load.options)
     from zse.backends.cpu.backend import CPUBackend
 
-    return CPUBackend(reader, load.spec, load.options)
+    return CPUBackend(reader, load.spec, load.options, load.part)

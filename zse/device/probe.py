@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 from zse.device.open import cuda_driver_present
@@ -36,6 +37,15 @@ class DeviceInfo:
         if not self.cpu_quota:
             return self.physical_cores
         return max(1, min(self.physical_cores, math.ceil(self.cpu_quota)))
+
+    def divided(self, count: int) -> DeviceInfo:
+        """Return what each of so many processes has of it that share it evenly."""
+        return replace(
+            self,
+            physical_cores=max(1, self.physical_cores // count),
+            cpu_quota=self.cpu_quota / count,
+            available_memory_bytes=self.available_memory_bytes // count,
+        )
 
 
 def probe(root: Path = Path("/")) -> DeviceInfo:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zse.backends.handles import Handle
     from zse.backends.kv_images import KVImages
     from zse.backends.operations import Backend, Cache, PendingStep
+    from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec, Pooling
@@ -48,14 +49,22 @@ class ModelRunner:
     Args:
         backend: Its weights and pool on a device.
         spec: The model.
+        computed: What the backend computes of it: all, or the share of a rank.
         owned: What is closed with the runner: the backend, and the file where it is not another's.
         max_position: Longest sequence accepted, in tokens.
     """
 
     def __init__(
-        self, backend: Backend, spec: ModelSpec, *, owned: ExitStack, max_position: int
+        self,
+        backend: Backend,
+        spec: ModelSpec,
+        computed: ModelSpec | None = None,
+        *,
+        owned: ExitStack,
+        max_position: int,
     ) -> None:
         self.spec = spec
+        self._computed = computed or spec
         self.max_position = max_position
         self.vocab_size = spec.vocab_size
         self.is_encoder = spec.is_encoder
@@ -65,7 +74,7 @@ class ModelRunner:
         self.device: DeviceUsed = backend.device
         self._owned = owned
         self._backend = backend
-        self._forward = forward_of(spec)
+        self._forward = forward_of(self._computed)
         self._lock = threading.Lock()
 
     @property
@@ -198,7 +207,7 @@ class ModelRunner:
                 0, piece, start, blocks, kind_of(len(piece)), wants_logits=True, adapter=adapter
             )
             step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[()]), cache)
-            parts.append(logits_of(self._backend, self.spec, step))
+            parts.append(logits_of(self._backend, self._computed, step))
 
     @property
     def kv_images(self) -> KVImages:
@@ -259,13 +268,15 @@ def load_runner(
     cache_dir: Path | None = None,
     spec: ModelSpec | None = None,
     arrival: Arrival | None = None,
+    part: RankPart | None = None,
     phases: Phases = no_phases,
 ) -> ModelRunner:
     """Load a ``.zse`` file onto a device.
 
     A reader that is given stays the caller's to close; weights that are on their way to the device
     already (``arrival``) are taken over, and a ``spec`` is what ``spec_of`` returned for the file.
-    ``ModelLoad`` says what the rest means.
+    With a ``part`` this process computes its share of the model, and other ranks theirs: each makes
+    the same calls of its runner, in the same order. ``ModelLoad`` says what the rest means.
 
     Raises:
         FormatError: The file is damaged, or its tensors do not fit its model config.
@@ -279,18 +290,23 @@ def load_runner(
             reader = path_or_reader
         spec = spec or spec_of(reader)
         max_position = _context_of(spec, options.batch.max_context)
-        spec = spec.within(max_position)
+        spec = computed = spec.within(max_position)
+        if part is not None:
+            computed = part.spec.within(max_position)
         load = ModelLoad(
             reader=reader,
-            spec=spec,
+            spec=computed,
+            part=part,
             options=with_values(options, {"max_context": max_position}),
-            forward=forward_of(spec),
+            forward=forward_of(computed),
             cache_dir=cache_dir,
             phases=phases,
         )
         backend = create_backend(load, arrival)
         owned.callback(backend.close)
-        return ModelRunner(backend, spec, owned=owned.pop_all(), max_position=max_position)
+        return ModelRunner(
+            backend, spec, computed, owned=owned.pop_all(), max_position=max_position
+        )
 
 
 def _context_of(spec: ModelSpec, wanted_tokens: int) -> int:

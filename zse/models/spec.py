@@ -104,12 +104,25 @@ class ClassifierSpec:
 
 
 @record
+class HeadRows:
+    """The part of the vocabulary whose logits a rank computes (``zse.models.share``)."""
+
+    first: int
+    count: int
+    each: int
+    """Of every rank but the last, which has what is left."""
+
+
+@record
 class HeadSpec:
     """From the residual stream to logits, or to a vector of the text."""
 
     norm: NormSpec | None
     weight: WeightSpec | None
     """The embedding's own where they are tied; None: the model gives vectors, not logits."""
+    rows: HeadRows | None = None
+    """The tokens that its logits are of; None: all. An own weight has these rows alone, a tied one
+    is the whole embedding, of which they are a part."""
     logit_scale: float = 1.0
     softcap: float | None = None
     pooling: Pooling = "none"

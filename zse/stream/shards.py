@@ -1,41 +1,47 @@
 """The share of one device among several that compute one model together.
 
-A matrix is divided by its rows or by its columns, or every device has all of it; the model's spec
-says which (``zse.models.weights.WeightSpec.shard``). Joined matrices are divided piece by piece, so
-that q, k and v stay together: a share of q|k|v is three runs of the file, one of gate|up two.
-Columns are divided between packed groups, and a share of them is as many pieces as there are rows.
+A matrix is divided by its rows or by its columns, or every device has all of it: a ``Cut`` says
+which of them one device has (``zse.models.share`` makes cuts of a model's spec). Joined matrices
+are cut piece by piece, so that q, k and v stay together: a share of q|k|v is three runs of the
+file, one of gate|up two. Columns are cut between packed groups, and a share of them is as many
+pieces as there are rows.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from zse.errors import UsageError
 from zse.format.errors import Misuse
-from zse.format.schemes import bytes_of_shape, parts_for
+from zse.format.schemes import PACKED_COLUMNS, bytes_of_shape, parts_for
 from zse.format.spec import PAGE, TENSOR_ALIGN, TensorEntry, TensorPart
+from zse.records import record
 from zse.stream.placement import Run, members, one_piece
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
     from zse.format.spec import Group, ZSEHeader
 
 
-class Weight(Protocol):
-    """How a tensor is divided: ``zse.models.weights.WeightSpec``."""
+@record
+class Cut:
+    """Which part of a tensor a device has."""
+
+    axis: Literal["rows", "columns"]
+    pieces: tuple[tuple[int, int], ...]
+    """First row and number of rows of each piece, ascending; of columns there is one piece."""
 
     @property
-    def name(self) -> str: ...
+    def length(self) -> int:
+        """Rows, or columns, of the share."""
+        return sum(count for _, count in self.pieces)
 
     @property
-    def shard(self) -> str:
-        """``rows``, ``columns`` or ``none``."""
-
-    @property
-    def piece_rows(self) -> tuple[int, ...]:
-        """Rows of each of the matrices that are joined in it."""
+    def end(self) -> int:
+        """The first row, or column, of the tensor behind all of them."""
+        return max(first + count for first, count in self.pieces)
 
 
 class Sharded:
@@ -46,103 +52,124 @@ class Sharded:
 
     Args:
         header: The file's.
-        weights: How each of its tensors is divided.
-        rank: Which device, from 0.
-        ranks: How many there are.
+        cuts: What the device has of tensors, by their names; it has all of any other.
 
     Raises:
-        UsageError: A tensor cannot be shared evenly, nothing says how it is divided, or there is
-            no such device.
+        UsageError: A cut goes through a group of packed numbers, or beyond its tensor.
+        UnknownNameError: The file has no tensor of that name.
     """
 
     origin_bytes = 0
 
-    def __init__(
-        self, header: ZSEHeader, weights: Iterable[Weight], *, rank: int, ranks: int
-    ) -> None:
-        if not 0 <= rank < ranks:
-            raise UsageError(f"rank {rank} of {ranks} was asked for; ranks count from 0")
+    def __init__(self, header: ZSEHeader, cuts: Mapping[str, Cut]) -> None:
         self.header = header
-        self._rank, self._ranks = rank, ranks
         self._held: dict[str, TensorEntry] = {}
         self._runs: dict[str, tuple[Run, ...]] = {}
-        known = {weight.name: weight for weight in weights}
+        self._names: dict[str, list[str]] = {}
         offset = 0
         for group, entries in members(header):
-            runs: list[Run] = []
             for entry in entries:
-                if entry.name not in known:
-                    raise Misuse.UNKNOWN_NAME(f"the model's spec has no tensor {entry.name}")
-                held = self._place(entry, known[entry.name], offset)
-                for part, share in zip(entry.parts, held.parts, strict=True):
-                    runs.extend(self._runs_of(part, share, known[entry.name]))
+                cut = cuts.get(entry.name)
+                held = _placed(entry, cut, offset)
                 self._held[entry.name] = held
+                self._runs[entry.name] = tuple(_runs_of(entry, held, cut))
                 offset = held.parts[-1].end_bytes
-            self._runs[group.name] = tuple(runs)
+            self._names[group.name] = [entry.name for entry in entries]
             offset = align_up(offset, PAGE)
         self.length_bytes = offset
+        if unknown := cuts.keys() - self._held.keys():
+            raise Misuse.UNKNOWN_NAME(f"the file has no tensor {', '.join(sorted(unknown))}")
 
     def held(self, entry: TensorEntry) -> TensorEntry:
         return self._held[entry.name]
 
     def runs(self, group: Group) -> tuple[Run, ...]:
-        return self._runs[group.name]
+        return tuple(run for name in self._names[group.name] for run in self._runs[name])
 
-    def _place(self, entry: TensorEntry, weight: Weight, offset_bytes: int) -> TensorEntry:
-        shape = _share_of(entry, weight, self._ranks)
-        parts = []
-        for role, dtype, part_shape in parts_for(entry.scheme, shape, entry.group_size):
-            part = TensorPart(
-                role=role,
-                dtype=dtype,
-                shape=part_shape,
-                offset_bytes=align_up(offset_bytes, TENSOR_ALIGN),
-                length_bytes=bytes_of_shape(dtype, part_shape),
-            )
-            parts.append(part)
-            offset_bytes = part.end_bytes
-        return TensorEntry(
-            name=entry.name,
-            scheme=entry.scheme,
-            shape=shape,
-            group_size=entry.group_size,
-            parts=tuple(parts),
+    def runs_of(self, name: str) -> tuple[Run, ...]:
+        """Return what is read of one tensor."""
+        return self._runs[name]
+
+
+def _placed(entry: TensorEntry, cut: Cut | None, offset_bytes: int) -> TensorEntry:
+    """Return a tensor's share as it lies in the block, from an offset on."""
+    shape = _share_of(entry, cut)
+    parts = []
+    for role, dtype, part_shape in parts_for(entry.scheme, shape, entry.group_size):
+        part = TensorPart(
+            role=role,
+            dtype=dtype,
+            shape=part_shape,
+            offset_bytes=align_up(offset_bytes, TENSOR_ALIGN),
+            length_bytes=bytes_of_shape(dtype, part_shape),
         )
+        parts.append(part)
+        offset_bytes = part.end_bytes
+    return TensorEntry(
+        name=entry.name,
+        scheme=entry.scheme,
+        shape=shape,
+        group_size=entry.group_size,
+        parts=tuple(parts),
+    )
 
-    def _runs_of(self, part: TensorPart, share: TensorPart, weight: Weight) -> Iterator[Run]:
+
+def _share_of(entry: TensorEntry, cut: Cut | None) -> tuple[int, ...]:
+    if cut is None:
+        return entry.shape
+    axis = 0 if cut.axis == "rows" else len(entry.shape) - 1
+    unit = 1 if cut.axis == "rows" else unit_of(entry)
+    numbers = (number for piece in cut.pieces for number in piece)
+    if cut.end > entry.shape[axis] or any(number % unit for number in numbers):
+        raise UsageError(
+            f"{cut.axis} {' + '.join(f'{first}..{first + count}' for first, count in cut.pieces)} "
+            f"of tensor {entry.name} {list(entry.shape)} are no share of it in units of {unit}",
+            hint="Use fewer devices, or convert the model with a smaller group size.",
+        )
+    return (*entry.shape[:axis], cut.length, *entry.shape[axis + 1 :])
+
+
+def unit_of(entry: TensorEntry) -> int:
+    """Return how many columns of a tensor stay together."""
+    return max(entry.group_size, PACKED_COLUMNS) if entry.group_size else 1
+
+
+def _runs_of(entry: TensorEntry, held: TensorEntry, cut: Cut | None) -> Iterator[Run]:
+    for part, share in zip(entry.parts, held.parts, strict=True):
         row_bytes = part.length_bytes // part.shape[0]
-        if share.shape == part.shape:
+        if cut is None or share.shape == part.shape:
             yield one_piece(part.offset_bytes, part.length_bytes, share.offset_bytes)
-        elif weight.shard == "columns":
-            piece_bytes = row_bytes // self._ranks
+        elif cut.axis == "columns":
+            first, count = cut.pieces[0]
             yield Run(
-                offset_bytes=part.offset_bytes + self._rank * piece_bytes,
-                piece_bytes=piece_bytes,
+                offset_bytes=part.offset_bytes + row_bytes * first // entry.shape[-1],
+                piece_bytes=row_bytes * count // entry.shape[-1],
                 num_pieces=part.shape[0],
                 stride_bytes=row_bytes,
                 destination_offset_bytes=share.offset_bytes,
             )
         else:
-            source, target = part.offset_bytes, share.offset_bytes
-            for rows in weight.piece_rows:
-                length = rows // self._ranks * row_bytes
-                yield one_piece(source + self._rank * length, length, target)
-                source += rows * row_bytes
-                target += length
+            yield from _row_runs(part, share, cut)
 
 
-def _share_of(entry: TensorEntry, weight: Weight, ranks: int) -> tuple[int, ...]:
-    if weight.shard == "none":
-        return entry.shape
-    pieces: tuple[int, ...]
-    if weight.shard == "rows":
-        axis, unit, pieces = 0, 1, weight.piece_rows
-    else:
-        axis, unit, pieces = len(entry.shape) - 1, entry.group_size or 1, entry.shape[-1:]
-    if sum(pieces) != entry.shape[axis] or any(count % (ranks * unit) for count in pieces):
-        raise UsageError(
-            f"{weight.shard} {' + '.join(map(str, pieces))} of tensor {entry.name} "
-            f"{list(entry.shape)} cannot be shared evenly among {ranks} devices in units of {unit}",
-            hint="Use fewer devices, or convert the model with a smaller group size.",
+def _row_runs(part: TensorPart, share: TensorPart, cut: Cut) -> Iterator[Run]:
+    """Return the runs of rows: pieces that are evenly spaced are one, as those of experts are."""
+    row_bytes, target = part.length_bytes // part.shape[0], share.offset_bytes
+    pieces, at = cut.pieces, 0
+    while at < len(pieces):
+        first, count = pieces[at]
+        stride = pieces[at + 1][0] - first if at + 1 < len(pieces) else 0
+        end = at + 1
+        while end < len(pieces) and pieces[end] == (first + (end - at) * stride, count):
+            end += 1
+        if end - at < 3:
+            end, stride = at + 1, 0
+        yield Run(
+            offset_bytes=part.offset_bytes + first * row_bytes,
+            piece_bytes=count * row_bytes,
+            num_pieces=end - at,
+            stride_bytes=stride * row_bytes,
+            destination_offset_bytes=target,
         )
-    return (*entry.shape[:axis], entry.shape[axis] // ranks, *entry.shape[axis + 1 :])
+        target += (end - at) * count * row_bytes
+        at = end

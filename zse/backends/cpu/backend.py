@@ -10,6 +10,7 @@ from zse.backends.cpu.cache import KVCache
 from zse.backends.cpu.execution import computed
 from zse.backends.cpu.memory import Pages
 from zse.backends.cpu.program import Recorder
+from zse.backends.cpu.ranks import Meetings, ShareOfFile
 from zse.backends.cpu.registers import Registers
 from zse.backends.cpu.sampling import Choices
 from zse.backends.cpu.states import StatePool
@@ -21,7 +22,8 @@ from zse.backends.cpu.weights import Weights
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.pool_size import choose_num_blocks, limited
-from zse.backends.resident import is_read_whole
+from zse.backends.ranks import agreed
+from zse.backends.resident import ROWS_AT_ONCE, is_read_whole
 from zse.backends.single import all_single
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.cpu.program import Program
+    from zse.backends.cpu.weights import Tensors
     from zse.backends.operations import Forward
+    from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
     from zse.format.reader import ZSEReader
     from zse.models.spec import HeadSpec, ModelSpec, Pooling
@@ -66,12 +70,21 @@ class CPUBackend(Recorder):
 
     looks_ahead = False
 
-    def __init__(self, reader: ZSEReader, spec: ModelSpec, options: LoadOptions) -> None:
+    def __init__(
+        self,
+        reader: ZSEReader,
+        spec: ModelSpec,
+        options: LoadOptions,
+        part: RankPart | None = None,
+    ) -> None:
         check_supported(spec)
-        machine = probe()
+        machine = probe() if part is None else probe().divided(part.link.share.ranks)
         warn_of_size(reader, machine)
         self._library = library = load(options.device.cpu_instructions)
-        self._weights = Weights(reader, library)
+        tensors: Tensors = reader
+        if part is not None:
+            tensors = ShareOfFile(reader, part.cuts, library)
+        self._weights = Weights(tensors, library)
         super().__init__(
             self._weights,
             spec,
@@ -81,7 +94,9 @@ class CPUBackend(Recorder):
         )
         self._spec = spec
         self._weight_bytes = sum(
-            entry.length_bytes for entry in reader.header.tensors if is_read_whole(spec, entry.name)
+            tensors.entry(entry.name).length_bytes
+            for entry in reader.header.loaded().tensors
+            if is_read_whole(spec, entry.name)
         )
         self._all_single = all_single(spec, options)
         self._kv_dtype = options.cache.kv_dtype
@@ -93,6 +108,8 @@ class CPUBackend(Recorder):
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
             spec, options, machine, groups=self._groups, block_bytes=self._block_bytes
         )
+        if part is not None:
+            self.num_blocks, self._groups = agreed(part.link, self.num_blocks, self._groups)
         blocks = self._new_blocks(self._groups.num_blocks(self.num_blocks))
         self.windows = blocks.windows
         self._memory = SequenceMemory(blocks, StatePool(self.states.shapes, self.states.num_slots))
@@ -101,10 +118,24 @@ class CPUBackend(Recorder):
         self._adapting: dict[Forward, Program] | None = None
         """Programs of steps with adapters; None: no adapter was ever bound."""
         threads = options.device.threads or choose_threads(machine, self._weight_bytes)
+        if part is not None and options.device.threads:
+            threads = max(1, threads // part.link.share.ranks)
         self._pool = library.start_pool(
             threads, spin_nanoseconds=spin_nanoseconds(machine, threads)
         )
-        self._pages = self._begin_arrival(machine.available_memory_bytes)
+        self._meetings: Meetings | None = None
+        self._pages: PageArrival | None = None
+        if part is None:
+            self._pages = self._begin_arrival(machine.available_memory_bytes)
+        else:
+            self._meetings = Meetings(
+                part.link,
+                spec,
+                rows=ROWS_AT_ONCE,
+                wanted=self._registers.most_wanted,
+                spin_nanoseconds=spin_nanoseconds(probe(), threads * part.link.share.ranks),
+            )
+            self._registers.step.ranks = self._meetings.pointer
         self.device = DeviceUsed(
             name="cpu",
             hardware=machine.cpu_model,
@@ -165,15 +196,24 @@ class CPUBackend(Recorder):
         length_bytes = 4 * len(wanted) * self._spec.vocab_size
         logits = Logits(Pages(length_bytes), length_bytes, step.batch_order(counts))
         for _ in computed(
-            self._pool, self._registers, program, step, wanted, logits=logits.pages.address
+            self._pool,
+            self._registers,
+            program,
+            step,
+            wanted,
+            logits=logits.pages.address,
+            at_once=0 if self._meetings is None else self._registers.most_wanted,
         ):
             pass  # all of them stay
         self._registers.put_logits()
+        self._check_ranks()
         return logits
 
     def _sample(self, program: Program, step: Step) -> Answers:
         batch = step.batch
         wanted = step.last_rows([len(rows) for rows in batch.sampling])
+        if self._meetings is not None and not self._meetings.is_first:
+            return self._compute_part(program, step, wanted)
         choices = Choices(batch, step.order, self._spec.vocab_size)
         tokens: list[SampledToken] = []
         for first, count in computed(
@@ -184,12 +224,24 @@ class CPUBackend(Recorder):
                 if choices.rows[index].wants_hidden:
                     token = token._replace(hidden=self._hidden(index - first))
                 tokens.append(token)
+        self._check_ranks()
         answers: list[Sequence[SampledToken]] = [()] * len(batch.chunks)
         end = 0
         for index in step.order:
             first, end = end, end + len(batch.sampling[index])
             answers[index] = accepted(batch.chunks[index], tokens[first:end])
         return answers
+
+    def _compute_part(self, program: Program, step: Step, wanted: list[int]) -> Answers:
+        """Compute what another rank's tokens are chosen from."""
+        for _ in computed(self._pool, self._registers, program, step, wanted):
+            pass
+        self._check_ranks()
+        return [()] * len(step.batch.chunks)
+
+    def _check_ranks(self) -> None:
+        if self._meetings is not None:
+            self._meetings.check()
 
     def _hidden(self, index: int) -> list[float]:
         """Return the normed state of a wanted row, which the head's scale has multiplied."""

@@ -28,6 +28,7 @@ def computed(
     *,
     sampling: int = 0,
     logits: int = 0,
+    at_once: int = 0,
 ) -> Iterator[tuple[int, int]]:
     """Compute a step; yield the first and the number of wanted rows while registers hold them.
 
@@ -35,13 +36,15 @@ def computed(
         wanted: Rows of the step whose logits are asked for, ascending.
         sampling: Address of a ``struct zse_sampling`` for each of them; 0: nothing is sampled.
         logits: Where the logits of all of them go; 0: into the register, some at a time.
+        at_once: Rows of logits that are computed at once where ``logits`` says where they go; 0:
+            all.
     """
     run, handle, structure = pool.library.run, pool.handle, byref(registers.step)
-    most = len(wanted) if logits else registers.most_wanted
+    most = (at_once or len(wanted)) if logits else registers.most_wanted
     for first, end in step.pieces():
         place, behind = bisect_left(wanted, first), bisect_left(wanted, end)
         count = min(behind - place, most)
-        registers.fit(end - first, 1 if logits else count)
+        registers.fit(end - first, 1 if logits and not at_once else count)
         attending = step.attending(first, end)
         operations: object = program.operations
         num_operations = program.num_operations if count else program.num_layers

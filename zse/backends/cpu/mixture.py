@@ -37,6 +37,7 @@ class MixtureRecorder:
         mixture = Register.MIXTURE
         recording.record(Kind.COMBINE, mixture, input=Register.CHOSEN, width=hidden, experts=rules)
         self._add_shared(inputs, weights, experts)
+        recording.add_up(mixture, hidden)
         return recording.normed_in_place(mixture, weights.post_norm, hidden)
 
     def dense(
@@ -47,6 +48,7 @@ class MixtureRecorder:
         post_norm: structs.Norm | None,
     ) -> Register:
         added = self._recording.multiply(inputs, linear, Register.ADDED)
+        self._recording.add_up(added, self._stream_columns)
         return self._recording.normed_in_place(added, post_norm, self._stream_columns)
 
     def add(

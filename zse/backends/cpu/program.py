@@ -78,7 +78,7 @@ class Recorder(MixtureRecorder):
         max_rank: int,
         kv_dtype: str = "auto",
     ) -> None:
-        super().__init__(Recording(exact=exact), spec)
+        super().__init__(Recording(exact=exact, is_part=spec.head.rows is not None), spec)
         linears = list(adapted_linears(spec))
         self._adapted = [linear.weight.name for linear in linears]
         """Matrices that adapters may add to; an adapter knows them by their places here."""
@@ -87,6 +87,7 @@ class Recorder(MixtureRecorder):
             most_parts(spec) * max_rank,
         )
         self._weights = weights
+        self._vocab_size = spec.vocab_size
         self._embedding = Embedding(spec.embedding, weights)
         head, inputs = spec.head, spec.embedding.layer_inputs
         self.ends = EndWeights(
@@ -117,9 +118,13 @@ class Recorder(MixtureRecorder):
         }
 
     def _head_matrix(self, spec: ModelSpec) -> structs.Matrix | None:
-        if spec.is_tied or spec.head.weight is None:
-            return self._embedding.tokens if spec.is_tied else None
-        return self._weights.matrix(spec.head.weight)
+        if spec.head.weight is None:
+            return None
+        if not spec.is_tied:
+            return self._weights.matrix(spec.head.weight)
+        if (rows := spec.head.rows) is None:
+            return self._embedding.tokens
+        return self._weights.rows_of(spec.embedding.weight, rows.first, rows.count)
 
     def drop(self) -> None:
         """Let go of the weights."""
@@ -231,9 +236,10 @@ class Recorder(MixtureRecorder):
         post_norm: structs.Norm | None,
     ) -> Register:
         recording, width = self._recording, linear.rows
-        if post_norm is None:
+        if post_norm is None and not recording.is_part:
             return recording.multiply(inputs, linear, residual, kind=Kind.MULTIPLY_ADD, scale=scale)
         added = recording.multiply(inputs, linear, Register.ADDED)
+        recording.add_up(added, width)
         recording.normed_in_place(added, post_norm, width)
         return recording.record(Kind.ADD, residual, input=added, scale=scale, width=width)
 
@@ -298,11 +304,15 @@ class Recorder(MixtureRecorder):
             scale=head.logit_scale,
             row_set=wanted,
         )
-        logits = recording.multiply(normed, matrix, Register.LOGITS, row_set=wanted)
+        logits = Register.LOGITS if head.rows is None else Register.OWN_LOGITS
+        recording.multiply(normed, matrix, logits, row_set=wanted)
         if head.softcap is not None:
             recording.record(
                 Kind.CAP, logits, scale=head.softcap, width=matrix.rows, row_set=wanted
             )
+        if head.rows is not None:
+            logits, samples = recording.collect(head.rows), samples and head.rows.first == 0
         if samples:
-            recording.record(Kind.SAMPLE, logits, input=logits, width=matrix.rows, row_set=wanted)
+            width = self._vocab_size
+            recording.record(Kind.SAMPLE, logits, input=logits, width=width, row_set=wanted)
         return Program(layers, recording.take())

@@ -6,10 +6,13 @@ A handle that a model's program passes on is the register that a result is in.
 from __future__ import annotations
 
 from ctypes import pointer
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zse.kernels.native import codes, structs
 from zse.kernels.native.codes import ACTIVATION_GROUP, Kind, Register, RowSet
+
+if TYPE_CHECKING:
+    from zse.models.spec import HeadRows
 
 _PLAIN = frozenset({codes.Scheme.FP32, codes.Scheme.FP16, codes.Scheme.BF16})
 
@@ -28,10 +31,13 @@ class Recording:
 
     Args:
         exact: Never round activations to 8 bits.
+        is_part: Whether this is one of several ranks that compute a step together: products that
+            ``add_up`` is told of are parts of a sum.
     """
 
-    def __init__(self, *, exact: bool) -> None:
+    def __init__(self, *, exact: bool, is_part: bool = False) -> None:
         self._exact = exact
+        self.is_part = is_part
         self.low_rank: LowRankProducts | None = None
         """What is recorded behind products for sequences with adapters; None: nothing."""
         self._operations: list[structs.Operation] = []
@@ -89,6 +95,24 @@ class Recording:
         if norm is None:
             return register
         return self.record(Kind.NORM, register, input=register, norm=pointer(norm), width=width)
+
+    def add_up(self, register: Register, width: int) -> Register:
+        """Record that the ranks' parts of a sum are added; alone, the register is the sum."""
+        if not self.is_part:
+            return register
+        self._offer(register, width=width)
+        return self.record(Kind.SUM_RANKS, register, width=width)
+
+    def collect(self, rows: HeadRows) -> Register:
+        """Record that rank 0 gets the ranks' logits of the wanted rows, side by side."""
+        self._offer(Register.OWN_LOGITS, width=rows.count, row_set=RowSet.WANTED)
+        if rows.first == 0:
+            self.record(Kind.COLLECT, Register.LOGITS, width=rows.each, row_set=RowSet.WANTED)
+        return Register.LOGITS
+
+    def _offer(self, register: Register, **fields: Any) -> None:
+        self.record(Kind.OFFER, register, input=register, **fields)
+        self.record(Kind.MEET, register)
 
     def quantized(self, inputs: Register, matrix: structs.Matrix) -> int:
         """Have inputs quantized as a matrix reads them; return the columns of their groups."""

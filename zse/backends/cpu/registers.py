@@ -30,6 +30,7 @@ _LOGITS_BYTES = 16 * MIB
 _NUMBERS = struct.Struct("=4q10Q")
 """``struct zse_step`` before its registers: numbers and addresses of a step."""
 _CACHE_LINE = 64
+_OF_WANTED = (Register.LOGITS, Register.OWN_LOGITS)
 _PART_SUMS = 2
 """What a part of a row's keys leaves besides its sum of values: its largest score, its weight."""
 
@@ -82,7 +83,7 @@ class Registers:
     def _place(self) -> None:
         rows = self._rows
         sizes = {
-            register: 4 * width * (self._wanted if register is Register.LOGITS else rows)
+            register: 4 * width * (self._wanted if register in _OF_WANTED else rows)
             for register, width in self._widths.items()
         }
         codes = [rows * times * columns for times, columns in self._quantized]
@@ -108,6 +109,7 @@ def _register_widths(spec: ModelSpec) -> dict[Register, int]:
     attentions = [layer.mixer for layer in spec.layers if is_attention(layer.mixer)]
     widths = {Register[name.upper()]: width for name, width in register_widths(spec).items()}
     widths[Register.LOGITS] = 0 if spec.is_encoder else spec.vocab_size
+    widths[Register.OWN_LOGITS] = 0 if spec.head.rows is None else spec.head.rows.count
     widths[Register.PARTIAL] = max(
         (ATTENTION_PARTS * one.num_heads * (one.value_dim + _PART_SUMS) for one in attentions),
         default=0,

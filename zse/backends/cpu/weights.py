@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from ctypes import c_float
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from zse.backends.cpu.memory import address_of
 from zse.format.schemes import Scheme, kernel_format
@@ -14,7 +14,7 @@ from zse.kernels.native import codes, structs
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from zse.format.reader import ZSEReader
+    from zse.format.spec import TensorEntry
     from zse.kernels.native.library import Library
     from zse.models.layer_spec import LinearSpec, NormSpec
     from zse.models.weights import WeightSpec
@@ -28,10 +28,20 @@ _SCALES = {
 }
 
 
+class Tensors(Protocol):
+    """Where the parts of tensors lie in memory: an open file, or a share of one."""
+
+    def entry(self, name: str) -> TensorEntry:
+        """Return a tensor as it lies there."""
+
+    def part(self, name: str, role: str) -> memoryview:
+        """Return the bytes of one part of it."""
+
+
 class Weights:
     """Matrices, norms and vectors of one file; each is made when it is first asked for."""
 
-    def __init__(self, reader: ZSEReader, library: Library) -> None:
+    def __init__(self, reader: Tensors, library: Library) -> None:
         self._reader = reader
         self._library = library
         self._linears: dict[LinearSpec, structs.Matrix] = {}
@@ -65,6 +75,16 @@ class Weights:
             scheme=codes.Scheme[form.upper()],
             group=group,
         )
+
+    def rows_of(self, spec: WeightSpec, first: int, count: int) -> structs.Matrix:
+        """Return some rows of a matrix where they lie."""
+        matrix, entry = self.matrix(spec), self._reader.entry(spec.name)
+        data, *scales = (part.length_bytes // entry.shape[0] * first for part in entry.parts)
+        matrix.data += data
+        if scales:
+            matrix.scales += scales[0]
+        matrix.rows = count
+        return matrix
 
     def norm(self, spec: NormSpec) -> structs.Norm:
         found = self._norms.get(spec)

@@ -18,6 +18,10 @@ MAX_VOCABULARY = 1 << 20
 """Tokens that sampling has room for."""
 
 
+BELL_BYTES = 64
+"""Of a number that is waited for, in memory that processes share."""
+
+
 class Scheme(IntEnum):
     """What the numbers of a matrix are."""
 
@@ -108,6 +112,7 @@ class Register(IntEnum):
     WIDE_MIXED = 25
     TOLD = 26
     LOW_RANK = 27
+    OWN_LOGITS = 28
 
 
 class Kind(IntEnum):
@@ -145,3 +150,7 @@ class Kind(IntEnum):
     TELL = 29
     ADAPT_DOWN = 30
     ADAPT_UP = 31
+    OFFER = 32
+    MEET = 33
+    SUM_RANKS = 34
+    COLLECT = 35

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,27 @@ class Library:
         """Write ``count`` fp32, fp16 or bf16 numbers at an address as float32 at another."""
         self._functions.zse_widen(numbers, scheme, count, output)
 
+    def ring(self, bell: int, count: int) -> None:
+        """Bring the bell at an address to a number; whoever waits for it goes on."""
+        self._functions.zse_bell_ring(bell, count)
+
+    def wait(
+        self, bell: int, count: int, *, spin_ns: int, timeout_ns: int, broken: int = 0
+    ) -> bool:
+        """Wait until a bell is at a number, or the int32 at ``broken`` is not 0; say whether it is.
+
+        Who waits spins first, and sleeps then; other threads of Python run meanwhile.
+        """
+        return bool(
+            self._functions.zse_bell_wait(bell, count, spin_ns, timeout_ns, broken or None) == 1
+        )
+
+    def copy_pieces(
+        self, source: int, stride_bytes: int, piece_bytes: int, num_pieces: int, output: int
+    ) -> None:
+        """Copy evenly spaced pieces to an address, one behind the other."""
+        self._functions.zse_copy_pieces(source, stride_bytes, piece_bytes, num_pieces, output)
+
 
 class Pool:
     """Threads that run steps, one step at a time."""
@@ -114,6 +135,12 @@ def _declare(functions: ctypes.CDLL) -> None:
     functions.zse_probe.restype = c_int32
     functions.zse_widen.argtypes = [c_void_p, c_int32, c_int64, c_void_p]
     functions.zse_widen.restype = None
+    functions.zse_bell_ring.argtypes = [c_void_p, c_uint64]
+    functions.zse_bell_ring.restype = None
+    functions.zse_bell_wait.argtypes = [c_void_p, c_uint64, c_int64, c_int64, c_void_p]
+    functions.zse_bell_wait.restype = c_int32
+    functions.zse_copy_pieces.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p]
+    functions.zse_copy_pieces.restype = None
 
 
 def spin_nanoseconds(machine: DeviceInfo, num_threads: int) -> int:

@@ -34,6 +34,10 @@ const struct zse_kernel *const zse_kernels[ZSE_NUM_KINDS] = {
     [ZSE_OP_TELL] = &zse_tell,
     [ZSE_OP_ADAPT_DOWN] = &zse_adapt_down,
     [ZSE_OP_ADAPT_UP] = &zse_adapt_up,
+    [ZSE_OP_OFFER] = &zse_offer,
+    [ZSE_OP_MEET] = &zse_meet,
+    [ZSE_OP_SUM_RANKS] = &zse_sum_ranks,
+    [ZSE_OP_COLLECT] = &zse_collect,
 };
 
 int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
@@ -44,7 +48,7 @@ int64_t zse_struct_sizes(int64_t *sizes, int64_t count)
         sizeof(struct zse_cache),     sizeof(struct zse_rows),      sizeof(struct zse_delta),
         sizeof(struct zse_state),     sizeof(struct zse_low_rank),  sizeof(struct zse_adaptation),
         sizeof(struct zse_quantized), sizeof(struct zse_operation), sizeof(struct zse_sampling),
-        sizeof(struct zse_step),
+        sizeof(struct zse_ranks),     sizeof(struct zse_step),
     };
     const int64_t num_own = sizeof own / sizeof own[0];
     for (int64_t index = 0; index < num_own && index < count; index++) {

@@ -6,7 +6,7 @@ compiled with.
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
 from zse.kernels.native.codes import Register
 
@@ -238,6 +238,25 @@ class Sampling(Structure):
     )
 
 
+class Ranks(Structure):
+    """The processes that compute a step together, and this one among them."""
+
+    _fields_ = (
+        ("slots", c_void_p),
+        ("bells", c_void_p),
+        ("broken", c_void_p),
+        ("slot_bytes", c_int64),
+        ("spin_nanoseconds", c_int64),
+        ("timeout_nanoseconds", c_int64),
+        ("num_tokens", c_int64),
+        ("num_meetings", c_uint64),
+        ("rank", c_int32),
+        ("num_ranks", c_int32),
+        ("has_failed", c_int32),
+        ("reserved", c_int32),
+    )
+
+
 class Step(Structure):
     """One step's rows, and where its numbers lie."""
 
@@ -259,6 +278,7 @@ class Step(Structure):
         ("registers", c_void_p * len(Register)),
         ("quantized", Quantized),
         ("chosen", Quantized),
+        ("ranks", POINTER(Ranks)),
     )
 
 
@@ -278,6 +298,7 @@ ALL: tuple[type[Structure], ...] = (
     Quantized,
     Operation,
     Sampling,
+    Ranks,
     Step,
 )
 """In the order of `zse.h`, which is the order of ``zse_struct_sizes``."""

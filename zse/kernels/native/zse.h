@@ -237,6 +237,7 @@ enum zse_register {        /* float32 [rows, width] */
     ZSE_WIDE_MIXED,        /* [rows, heads * rank]: the sums of latents that it returns */
     ZSE_TOLD,              /* what each layer is told of a token besides the stream, side by side */
     ZSE_LOW_RANK,          /* what adapters make of a matrix's inputs, one part's behind the other's */
+    ZSE_OWN_LOGITS,        /* [wanted, tokens of this rank], where ranks share the vocabulary */
     ZSE_NUM_REGISTERS
 };
 
@@ -285,6 +286,11 @@ enum zse_kind {
     ZSE_OP_ADAPT_DOWN,     /* output, a row of which is `width` wide, = the input through the first
                               matrices of its rows' adapters; `layer` is the number of `matrix` */
     ZSE_OP_ADAPT_UP,       /* output += scale * the input through their second ones */
+    ZSE_OP_OFFER,          /* a slot of this rank = the input, `width` columns */
+    ZSE_OP_MEET,           /* wait until every rank has come here */
+    ZSE_OP_SUM_RANKS,      /* output = the sum of what the ranks offered, in their order */
+    ZSE_OP_COLLECT,        /* output [wanted, tokens] = what the ranks offered, side by side, `width`
+                              columns each; the last has what is left */
     ZSE_NUM_KINDS
 };
 
@@ -336,6 +342,29 @@ struct zse_sampling {
     float *top_logprobs;
 };
 
+/* Who waits for a number to be reached, and who brings it; a cache line, zeros at first. */
+struct zse_bell {
+    uint64_t count;
+    uint32_t num_asleep;
+    uint32_t reserved[13];
+};
+
+/* The processes that compute a step together, and this one among them. */
+struct zse_ranks {
+    char *slots;           /* shared: [2, num_ranks, slot_bytes] */
+    struct zse_bell *bells;/* shared: one a rank, the number of meetings that it has come to */
+    const int32_t *broken; /* shared: not 0 when a rank has failed */
+    int64_t slot_bytes;
+    int64_t spin_nanoseconds;
+    int64_t timeout_nanoseconds;
+    int64_t num_tokens;    /* of the vocabulary */
+    uint64_t num_meetings; /* of this process */
+    int32_t rank;
+    int32_t num_ranks;
+    int32_t has_failed;    /* another rank did not come; nobody is waited for any more */
+    int32_t reserved;
+};
+
 struct zse_step {
     int64_t rows;
     int64_t single_rows;   /* rows before this one: their bits depend on no other row */
@@ -355,6 +384,7 @@ struct zse_step {
     float *registers[ZSE_NUM_REGISTERS];
     struct zse_quantized quantized;/* of the input that was quantized last */
     struct zse_quantized chosen;   /* the same of rows of chosen experts */
+    struct zse_ranks *ranks;       /* or NULL where no operation reads them */
 };
 
 /* Where a cache's layers keep the rows of a step. */
@@ -380,7 +410,8 @@ struct zse_kernel {
 extern const struct zse_kernel zse_rotary, zse_embed, zse_add_rows, zse_pool_rows, zse_norm_rows, zse_quantize, zse_multiply,
     zse_rope_store, zse_attend, zse_activate, zse_add, zse_sample, zse_scale, zse_cap, zse_gate,
     zse_route, zse_sort, zse_gather, zse_multiply_experts, zse_combine, zse_convolve, zse_delta_rule,
-    zse_latent_store, zse_absorb, zse_expand, zse_add_parts, zse_tell, zse_adapt_down, zse_adapt_up;
+    zse_latent_store, zse_absorb, zse_expand, zse_add_parts, zse_tell, zse_adapt_down, zse_adapt_up,
+    zse_offer, zse_meet, zse_sum_ranks, zse_collect;
 
 /* Quantize columns first .. first + count of a row, whole groups; what NORM and ACTIVATE call. */
 void zse_quantize_columns(const float *row, int64_t row_index, int64_t first, int64_t count,
@@ -401,6 +432,14 @@ ZSE_API int64_t zse_struct_sizes(int64_t *sizes, int64_t count);
  * where its flags may promise what its host forbids. */
 ZSE_API const char *zse_instructions(void);
 ZSE_API int32_t zse_probe(void);
+/* Bring a bell to a number. Wait until it is there: 1; 0 when that takes too long, -1 when `broken`
+ * (or NULL) is not 0. Who waits spins first. */
+ZSE_API void zse_bell_ring(struct zse_bell *, uint64_t count);
+ZSE_API int32_t zse_bell_wait(struct zse_bell *, uint64_t count, int64_t spin_nanoseconds,
+                              int64_t timeout_nanoseconds, const int32_t *broken);
+/* Copy evenly spaced pieces to where they lie one behind the other. */
+ZSE_API void zse_copy_pieces(const char *source, int64_t stride_bytes, int64_t piece_bytes,
+                             int64_t num_pieces, char *output);
 /* float32 from fp32, fp16 or bf16 numbers; for norms and biases when a model is opened. */
 ZSE_API void zse_widen(const void *numbers, int32_t scheme, int64_t count, float *output);
 

@@ -1,0 +1,98 @@
+"""Ranks: processes that compute one model together, each its share on a device of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from zse.errors import UsageError
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zse.backends.kv_groups import KVGroups
+    from zse.models.spec import ModelSpec
+    from zse.stream.shards import Cut
+
+
+@record
+class Share:
+    """Which of so many equal parts of a model.
+
+    Raises:
+        UsageError: There is no such part.
+    """
+
+    rank: int
+    """From 0."""
+    ranks: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.ranks:
+            raise UsageError(f"rank {self.rank} of {self.ranks} was asked for; ranks count from 0")
+
+
+class Gift(NamedTuple):
+    """What one rank gave in an exchange."""
+
+    payload: bytes
+    descriptors: tuple[int, ...] = ()
+    """Open files; whoever gets them closes them. One's own come back as they were given."""
+
+
+@record
+class RankPart:
+    """What makes a backend one of several ranks."""
+
+    link: RankLink
+    spec: ModelSpec
+    """Of this rank's share."""
+    cuts: Mapping[str, Cut]
+    """What this rank has of the file's tensors."""
+
+
+class RankLink(Protocol):
+    """What a rank's backend has of the others."""
+
+    @property
+    def share(self) -> Share:
+        """Which rank this is."""
+
+    @property
+    def broken_address(self) -> int:
+        """Of an int32, on a page of its own in memory that all ranks share: not 0 when one failed.
+
+        Whoever waits for another rank looks at it.
+        """
+
+    def exchange(self, payload: bytes, descriptors: Sequence[int] = ()) -> list[Gift]:
+        """Return what each rank gives, in their order; all call it, in the same order of calls.
+
+        Raises:
+            DeviceError: A rank has failed, or gave nothing for too long.
+        """
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        """Return the smallest of each number over all ranks; called as ``exchange`` is."""
+
+    def memory(self, length_bytes: int) -> int:
+        """Return the address of memory that all ranks share, zeros at first.
+
+        Each calls it once, with one length. It stays as long as the link.
+        """
+
+    def check(self) -> None:
+        """Refuse to go on without the others.
+
+        Raises:
+            DeviceError: The ranks have failed; the message says which, and why.
+        """
+
+
+def agreed(link: RankLink, num_blocks: int, groups: KVGroups) -> tuple[int, KVGroups]:
+    """Return as many blocks, and blocks of windows, as every rank has room for."""
+    num_blocks, *most = link.least([num_blocks, *groups.most_blocks])
+    if tuple(most) != groups.most_blocks:
+        groups = replace(groups, most_blocks=tuple(most), is_limited=True)
+    return num_blocks, groups
