@@ -1,6 +1,6 @@
 """What our schemes cost a trained model beside those of other libraries: one text, one run.
 
-    python scripts/bench/quantizers.py CHECKPOINT [--only int4 nf4 ...] [--tokens 768]
+    python scripts/bench/quantizers.py CHECKPOINT [--only int4 ...] [--tokens 768] [--device cuda]
 
 Every matrix of the layers of a checkpoint is quantized without data and put back in float32; head
 and embedding stay as they are, so that rows differ in rounding alone. The reference is the same
@@ -28,6 +28,7 @@ from zse.evaluate.texts import read_texts, windows_of
 from zse.format.as_torch import dequantize
 from zse.format.schemes import Scheme
 from zse.format.spec import TensorEntry
+from zse.quantize.huggingface.load import choose_device
 from zse.quantize.scheme import quantize_rows
 from zse.text.tokenizer import Tokenizer
 
@@ -45,14 +46,16 @@ ROWS_AT_ONCE = 256
 class TorchReader:
     """A model of transformers whose matrices may be replaced."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, device: torch.device) -> None:
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._model = model
+        self._device = device
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         with torch.inference_mode():
-            rows = self._model(torch.tensor([list(token_ids)])).logits[0]
-        found: NDArray[np.float32] = rows.float().numpy()
+            ids = torch.tensor([list(token_ids)], device=self._device)
+            rows = self._model(ids).logits[0]
+        found: NDArray[np.float32] = rows.float().cpu().numpy()
         return found
 
 
@@ -60,7 +63,7 @@ def ours(scheme: Scheme, group_size: int) -> Rounding:
     """Return what ``zse convert`` does to a matrix, and a reader undoes."""
 
     def round_rows(rows: torch.Tensor) -> torch.Tensor:
-        size = next(one for one in (group_size, 64, 32) if rows.shape[1] % one == 0)
+        size = next(one for one in (group_size, 64, 32, 16) if rows.shape[1] % one == 0)
         entry = TensorEntry(
             name="", scheme=scheme, shape=tuple(rows.shape), group_size=size, parts=()
         )
@@ -83,7 +86,12 @@ def hqq(group_size: int) -> Rounding:
 
         size = next(one for one in (group_size, 64, 32) if rows.shape[1] % one == 0)
         codes, facts = Quantizer.quantize(
-            rows, nbits=4, group_size=size, axis=1, device="cpu", compute_dtype=torch.float32
+            rows,
+            nbits=4,
+            group_size=size,
+            axis=1,
+            device=str(rows.device),
+            compute_dtype=torch.float32,
         )
         found: torch.Tensor = Quantizer.dequantize(codes, facts)
         return found
@@ -113,6 +121,8 @@ QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
     "int4": ("zse-toolkit", 4.25, ours(Scheme.INT4, 128)),
     "int4-g64": ("zse-toolkit", 4.5, ours(Scheme.INT4, 64)),
     "nf4": ("zse-toolkit", 4.25, ours(Scheme.NF4, 64)),
+    "nl4": ("zse-toolkit", 4.5, ours(Scheme.NL4, 16)),
+    "nl4-g32": ("zse-toolkit", 4.25, ours(Scheme.NL4, 32)),
     "bitsandbytes-nf4": ("bitsandbytes", 4.5, bitsandbytes_nf4),
     "hqq": ("hqq", 4.25, hqq(128)),
     "hqq-g64": ("hqq", 4.5, hqq(64)),
@@ -186,17 +196,20 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(QUANTIZERS), choices=QUANTIZERS)
     parser.add_argument("--text", nargs="+", type=Path, default=[], help="instead of the sample")
     parser.add_argument("--tokens", type=int, default=768, help="of each text, at most")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N, of torch")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    device = choose_device(options.device)
     model: Any = AutoModelForCausalLM.from_pretrained(
         options.checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False
-    ).eval()
+    )
+    model = model.eval().to(device)
     exact = {name: weight.detach().clone() for name, weight in matrices(model).items()}
     tokenizer = Tokenizer.from_sections(partial(text_of, options.checkpoint))
     windows = windows_of(
         tokenizer, read_texts(options.text), context=options.tokens, num_tokens=options.tokens
     )
-    reader = TorchReader(model)
+    reader = TorchReader(model, device)
     reference = Remembering(reader)
     for window in windows:
         reference.logits(window.token_ids)
@@ -208,7 +221,11 @@ def main() -> None:
         if libraries[library] is None:
             print(f"{name:<18} {library} is not installed")
             continue
-        error = put_rounded(model, exact, rounding)
+        try:
+            error = put_rounded(model, exact, rounding)
+        except (ImportError, RuntimeError, TypeError, ValueError) as failure:  # of one library
+            print(f"{name:<18} {library} {libraries[library]} failed: {failure!r}", flush=True)
+            continue
         found = evaluate(reader, windows, reference)
         results[name] = shown(name, bits, error, found)
     facts = {"subject": "quantizers", "model": options.checkpoint.parent.name, **machine_facts()}

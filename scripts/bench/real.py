@@ -11,7 +11,8 @@ an 8-bit KV cache too, and the difference from the first scheme, problem by prob
 one `zse` command, which stderr shows.
 
 Every figure is kept in FOLDER as soon as it is there, HumanEval answer by answer. Run it again to
-go on, with --seconds where time comes in slices; remove FOLDER to measure anew. The table is
+go on, with --seconds where time comes in slices,
+and with --jobs to do several at once; remove FOLDER to measure anew. The table is
 printed as it stands, and one JSON object as the last line.
 """
 
@@ -25,8 +26,10 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from machine import machine_facts
@@ -48,6 +51,8 @@ class Figure:
     row: str
     part: str
     command: list[str]
+    needs: tuple[tuple[str, str], ...] = ()
+    """Row and part of the figures that must be there before, or have failed."""
 
 
 class OutOfTimeError(Exception):
@@ -65,6 +70,7 @@ class Kept:
     def __init__(self, folder: Path, seconds: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "figures.json"
+        self._writing = Lock()
         self._deadline = time.monotonic() + seconds
         self.rows: dict[str, dict[str, Any]] = {}
         if self._path.exists():
@@ -96,27 +102,57 @@ class Kept:
 
     def keep(self, figure: Figure, found: dict[str, Any]) -> None:
         """Write a figure down, whole or not at all."""
-        self.rows.setdefault(figure.row, {})[figure.part] = found
-        waiting = self._path.with_suffix(".new")
-        waiting.write_text(json.dumps(self.rows, indent=1))
-        waiting.replace(self._path)
+        with self._writing:
+            self.rows.setdefault(figure.row, {})[figure.part] = found
+            waiting = self._path.with_suffix(".new")
+            waiting.write_text(json.dumps(self.rows, indent=1))
+            waiting.replace(self._path)
 
 
 def main() -> None:
     options = arguments()
     kept = Kept(options.work, options.seconds)
     try:
-        for figure in figures(options):
-            kept.fill(figure)
-            converted = kept.rows[figure.row].get("convert", {})
-            if converted and "copy_seconds" not in converted:
-                beside = copy_seconds(options.checkpoint, options.work)
-                kept.keep(figure, converted | {"copy_seconds": beside})
+        fill_all(kept, list(figures(options)), options)
     except OutOfTimeError:
         print("the time is over: run it again to go on", file=sys.stderr)
     print(table(kept.rows))
     facts = {"subject": "real", "model": str(options.checkpoint), **machine_facts()}
     print(json.dumps({**facts, "run_on": options.device, "rows": kept.rows}))
+
+
+def fill_all(kept: Kept, wanted: list[Figure], options: argparse.Namespace) -> None:
+    """Measure what is wanted, so many at once: each when what it needs is there.
+
+    Raises:
+        OutOfTimeError: Not all of it could be measured in the time.
+    """
+    waiting, running, is_over = list(wanted), dict[Future[None], Figure](), False
+    with ThreadPoolExecutor(options.jobs) as workers:
+        while waiting or running:
+            unfinished = {(one.row, one.part) for one in (*waiting, *running.values())}
+            ready = [one for one in waiting if not unfinished & set(one.needs)]
+            for figure in ready[: options.jobs - len(running)]:
+                waiting.remove(figure)
+                running[workers.submit(fill, kept, figure, options)] = figure
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[future]
+                if isinstance(future.exception(), OutOfTimeError):
+                    waiting.clear()  # those that run end as well, when the time does
+                    is_over = True
+                else:
+                    future.result()
+    if is_over:
+        raise OutOfTimeError
+
+
+def fill(kept: Kept, figure: Figure, options: argparse.Namespace) -> None:
+    """Measure a figure; beside a conversion, `cp` of what was converted."""
+    kept.fill(figure)
+    converted = kept.rows[figure.row].get("convert", {})
+    if figure.part == "convert" and converted and "copy_seconds" not in converted:
+        beside = copy_seconds(options.checkpoint, options.work / f"{slug(figure.row)}-copied")
+        kept.keep(figure, converted | {"copy_seconds": beside})
 
 
 def arguments() -> argparse.Namespace:
@@ -133,6 +169,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--decoded", type=int, default=256, help="of each text, token by token")
     parser.add_argument("--text", type=Path, nargs="+", default=[], help="instead of the sample")
     parser.add_argument("--peers", nargs="*", default=[], choices=("bnb-nf4",))
+    parser.add_argument("--jobs", type=int, default=1, help="commands that run at once")
     parser.add_argument(
         "--seconds", type=float, default=float(1 << 20), help="of this run, at most"
     )
@@ -140,16 +177,30 @@ def arguments() -> argparse.Namespace:
 
 
 def figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """Yield what the table consists of: the quick figures of all schemes first."""
+    """Yield what the table consists of, part by part: as asked, else the quick figures first."""
     rows = [(scheme, options.work / f"{slug(scheme)}.zse") for scheme in options.schemes]
     texts = [word for path in options.text for word in ("--text", str(path))]
-    for part in PARTS:
-        for scheme, path in rows if part in options.parts else ():
-            yield Figure(row=scheme, part=part, command=command(part, scheme, path, options))
-        if part == "distance" and part in options.parts:
+    for part in options.parts:
+        for scheme, path in rows:
+            needs = needed(part, scheme, options)
+            words = command(part, scheme, path, options)
+            yield Figure(row=scheme, part=part, command=words, needs=needs)
+        if part == "distance":
             for peer in options.peers:
                 words = [peer, str(options.checkpoint), "--tokens", str(options.tokens), *texts]
                 yield Figure(row=peer, part=part, command=[sys.executable, str(_PEER), *words])
+
+
+def needed(part: str, scheme: str, options: argparse.Namespace) -> tuple[tuple[str, str], ...]:
+    """Return what a figure waits for: its file, and what the first scheme leaves for all."""
+    if part == "convert":
+        return ()
+    found, first = [(scheme, "convert")], options.schemes[0]
+    if part == "distance" and scheme != first:
+        found.append((first, "distance"))  # whose run keeps the logits of the checkpoint
+    if part.startswith("humaneval") and (scheme, part) != (first, "humaneval"):
+        found.append((first, "humaneval"))  # whose answers the others are held against
+    return tuple(found)
 
 
 def command(part: str, scheme: str, path: Path, options: argparse.Namespace) -> list[str]:
@@ -165,6 +216,7 @@ def command(part: str, scheme: str, path: Path, options: argparse.Namespace) -> 
     for text in options.text:
         evaluate += ["--text", str(text)]
     if part == "distance":
+        evaluate += ["--logits", str(options.work / "logits")]
         return [*evaluate, "--against", checkpoint, "--tokens", str(options.tokens)]
     evaluate += ["--against", file, "--as", "decode", "--tokens", str(options.decoded)]
     return evaluate if part == "activations" else [*evaluate, "--exact-activations", *KV]
@@ -190,12 +242,11 @@ def slug(scheme: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", scheme)
 
 
-def copy_seconds(checkpoint: Path, work: Path) -> float:
+def copy_seconds(checkpoint: Path, target: Path) -> float:
     """Return what `cp` of the checkpoint takes: what a conversion that only read and wrote would.
 
     The pages were read a moment ago, as they were for the second conversion and those after it.
     """
-    target = work / "copied"
     started = time.monotonic()
     subprocess.run(["cp", "-r", str(checkpoint), str(target)], check=True)
     seconds = time.monotonic() - started

@@ -70,6 +70,48 @@ def test_no_command_runs_longer_than_the_run_may(tmp_path: Path) -> None:
         kept.fill(real.Figure(row="int4", part="kv", command=sleeping))
 
 
+def noting(tmp_path: Path, name: str, seconds: float, needs: str = "") -> real.Figure:
+    """Return a figure that writes down when it began and ended."""
+    program = (
+        f"import time, pathlib as p; f = p.Path({str(tmp_path / 'log')!r}); "
+        f"print('+{name}', file=f.open('a')); time.sleep({seconds}); "
+        f"print('-{name}', file=f.open('a')); print({{}})"
+    )
+    return real.Figure(
+        row=name, part="kv", command=[sys.executable, "-c", program],
+        needs=((needs, "kv"),) if needs else (),
+    )  # fmt: skip
+
+
+def test_with_jobs_a_figure_waits_for_what_it_needs_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["real.py", "checkpoint", "--work", str(tmp_path), "--jobs", "2"]
+    )
+    wanted = [
+        noting(tmp_path, "slow", 0.6),
+        noting(tmp_path, "after", 0, needs="slow"),
+        noting(tmp_path, "free", 0),
+    ]
+    real.fill_all(real.Kept(tmp_path, 60), wanted, real.arguments())
+    log = (tmp_path / "log").read_text().split()
+    assert log.index("-free") < log.index("-slow") < log.index("+after")
+    assert set(json.loads((tmp_path / "figures.json").read_text())) == {"slow", "after", "free"}
+
+
+def test_a_run_that_is_out_of_time_says_so_and_begins_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["real.py", "checkpoint", "--work", str(tmp_path), "--jobs", "2"]
+    )
+    wanted = [noting(tmp_path, name, 60) for name in ("one", "two", "three")]
+    with pytest.raises(real.OutOfTimeError):
+        real.fill_all(real.Kept(tmp_path, 0.5), wanted, real.arguments())
+    assert sorted((tmp_path / "log").read_text().split()) == ["+one", "+two"]
+
+
 def test_the_table_has_intervals_and_empty_cells() -> None:
     rows = {
         "bf16": {"convert": {"size_bytes": 2_000_000, "seconds": 1.5, "copy_seconds": 1.0}},

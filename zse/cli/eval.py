@@ -52,6 +52,13 @@ def command(
             help="Hold it against this: a checkpoint folder is read in float32, by transformers.",
         ),
     ] = None,
+    logits: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER",
+            help="Keep there what the checkpoint after --against says, and find it there again.",
+        ),
+    ] = None,
     context: Annotated[int, Option(min=3, help="Tokens that are read at once.")] = 512,
     tokens: Annotated[int | None, Option(min=2, help="Of each text.  [all]")] = None,
     read_as: Annotated[
@@ -116,7 +123,7 @@ def command(
     longest = max(len(window.token_ids) for window in windows)
     with (
         _opened(path, options, settings, longest, read_as) as one,
-        _other(other_path, options, settings, longest) as other,
+        _other(other_path, options, settings, longest, logits) as other,
         shown_counts("tokens") as show,
     ):
         found = evaluate(one, windows, other, partial(show, "reading"))
@@ -156,9 +163,11 @@ def _opened(
 
 
 def _other(
-    path: Path | None, options: LoadOptions, settings: Settings, context: int
+    path: Path | None, options: LoadOptions, settings: Settings, context: int, kept: Path | None
 ) -> AbstractContextManager[Reader | None]:
     """Load what the model is held against; its activations and its KV are never rounded."""
+    from zse.errors import UsageError
+    from zse.evaluate.kept import KeptReader
     from zse.evaluate.models import CheckpointReader
     from zse.option import with_values
     from zse.options import UNROUNDED
@@ -166,7 +175,10 @@ def _other(
     if path is None:
         return nullcontext()
     if path.is_dir():
-        return nullcontext(CheckpointReader(path))
+        load = partial(CheckpointReader, path, may_use_gpu=options.device.name != "cpu")
+        return nullcontext(load() if kept is None else KeptReader(kept, path, load))
+    if kept is not None:
+        raise UsageError(f"--logits is for a checkpoint after --against, and {path} is none")
     exact = with_values(options, UNROUNDED)
     return _opened(path, exact, settings, context, "prefill")
 

@@ -29,7 +29,10 @@ PREFILL_TOKENS = LOGITS_ROWS
 class Reader(Protocol):
     """A model that reads."""
 
-    vocab_size: int
+    @property
+    def vocab_size(self) -> int:
+        """Entries of its vocabulary."""
+        ...
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return [tokens, vocabulary]: row i is about token i + 1."""
@@ -56,9 +59,14 @@ class EngineReader:
 
 
 class CheckpointReader:
-    """A checkpoint as transformers runs it, in float32: what a quantized file is held against."""
+    """A checkpoint as transformers runs it, in float32: what a quantized file is held against.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: The checkpoint.
+        may_use_gpu: Run it on a GPU where torch sees one.
+    """
+
+    def __init__(self, folder: Path, *, may_use_gpu: bool = False) -> None:
         with needing("hf", f"reading {folder} in floating point"):
             import torch
             from transformers import AutoModelForCausalLM
@@ -69,13 +77,16 @@ class CheckpointReader:
             )
         except (OSError, ValueError, KeyError) as error:
             raise UsageError(f"transformers cannot read {folder}: {error}") from error
-        self._model = loaded.eval()
+        found = torch.accelerator.current_accelerator(check_available=True)
+        self._device = found if may_use_gpu and found is not None else torch.device("cpu")
+        self._model = loaded.eval().to(self._device)
         self.vocab_size = int(loaded.config.get_text_config().vocab_size)
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         with self._torch.inference_mode():
-            rows: Any = self._model(self._torch.tensor([list(token_ids)])).logits[0]
-        found: NDArray[np.float32] = rows.float().numpy()
+            ids = self._torch.tensor([list(token_ids)], device=self._device)
+            rows: Any = self._model(ids).logits[0]
+        found: NDArray[np.float32] = rows.float().cpu().numpy()
         return found
 
 
