@@ -100,11 +100,31 @@ class CacheOptions(Checked):
     )
     block_size: int = described(32, "Tokens in a block of the KV cache", least=1, env="")
     prefix_cache: bool = described(True, "Reuse the KV of equal prompt prefixes", env="")
+    prefix_store: str = described(
+        "",
+        "Folder, or s3://BUCKET/PREFIX/, where the prefixes of prompts are kept when the server "
+        "stops, for the next start",
+        unset="nowhere",
+    )
+    prefix_store_gib: float = described(
+        2.0, "Most that is kept there, the least recently used going first", unit="GiB"
+    )
+    prefix_key_file: str = described(
+        "",
+        "File with a key of 32 bytes, as they are or as 64 hexadecimal digits, that encrypts what "
+        "is kept there",
+        unset="it is not encrypted",
+    )
 
     @property
     def kv_bytes(self) -> int:
         """Memory for the KV cache; 0 means chosen from what is free."""
         return int(self.kv_gib * GIB)
+
+    @property
+    def prefix_store_bytes(self) -> int:
+        """Most that is kept of prefixes between starts."""
+        return int(self.prefix_store_gib * GIB)
 
 
 @record
@@ -195,6 +215,9 @@ class LoadFields(TypedDict, total=False):
     num_blocks: int
     block_size: int
     prefix_cache: bool
+    prefix_store: str
+    prefix_store_gib: float
+    prefix_key_file: str
     max_context: int
     max_sequences: int
     max_batch_tokens: int

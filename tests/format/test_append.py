@@ -17,7 +17,7 @@ import small_file
 
 from zse.errors import DiskFullError, NotFoundError, UsageError
 from zse.format import append
-from zse.format.append import append_section
+from zse.format.append import append_section, remove_section
 from zse.format.errors import Misuse, Rule
 from zse.format.reader import ZSEReader
 
@@ -121,3 +121,20 @@ def test_bad_names_and_bad_files_are_refused(path: Path, tmp_path: Path) -> None
     (tmp_path / "other").write_bytes(b"not a zse file at all")
     with breaks(Rule.BAD_MAGIC):
         append_section(tmp_path / "other", NAME, DATA)
+
+
+def test_a_section_at_the_end_is_taken_away_without_a_trace(path: Path) -> None:
+    before = path.read_bytes()
+    append_section(path, NAME, DATA)
+    assert remove_section(path, NAME).length_bytes == len(DATA)
+    assert path.read_bytes() == before
+    with pytest.raises(NotFoundError):
+        remove_section(path, NAME)
+
+
+def test_a_section_before_others_becomes_zeros(path: Path) -> None:
+    append_section(path, NAME, DATA)
+    append_section(path, "kernels/sm_80", DATA[:100])
+    remove_section(path, NAME)
+    assert read(path, "kernels/sm_80") == DATA[:100]
+    assert DATA not in path.read_bytes()

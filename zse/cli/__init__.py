@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "info": ("info", "Models", "Show what a model is and takes: memory, layers, smallest GPU."),
     "models": ("models", "Models", "List, search, check and fetch the open models that are known."),
     "eval": ("eval", "Models", "Measure what quantization cost: perplexity, divergence."),
+    "prefix": ("prefix", "Models", "Keep the KV of system prompts in a .zse file."),
     "push": ("push", "Models", "Copy a file to object storage."),
     "pull": ("pull", "Models", "Copy an object to a file: s3://, hf://, https://."),
     "ls": ("ls", "Models", "List objects, or uploads that nobody finished."),

@@ -294,6 +294,7 @@ class AsyncEngine:
                 self._streams.deliver(self._core.step())
         except BaseException as error:
             logger.exception("the engine thread crashed")
+            self._core.parting = None  # nobody knows what its blocks hold
             with self._lock:
                 self.failure = failure = error
             self._streams.fail_all(lambda: _crash_error(failure))

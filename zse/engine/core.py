@@ -91,6 +91,8 @@ class EngineCore:
         self.end_token_ids = tuple(
             token_id for token_id in eos_token_ids if 0 <= token_id < runner.vocab_size
         )
+        self.parting: Callable[[], None] | None = None
+        """Called when nothing is in flight any more, before the blocks are given back."""
         self._requests: dict[str, list[Sequence]] = {}
         self._pending: list[TokenEvent] = []
         self._arrivals = itertools.count()
@@ -238,6 +240,8 @@ class EngineCore:
             computed_tokens=self._num_computed_tokens,
             generated_tokens=self._num_generated_tokens,
             steps=self._num_steps,
+            restored_file_tokens=cache.restored_hits["file"],
+            restored_store_tokens=cache.restored_hits["store"],
             speculation=speculator.counts() if speculator is not None else SpeculationCounts(),
         )
 
@@ -272,6 +276,8 @@ class EngineCore:
         for request_id in list(self._requests):
             self.abort(request_id)
         self._pending.clear()
+        if self.parting is not None:
+            self.parting()
         begin = self._begin_speculation
         speculator = begin() if begin is not None else self._speculator
         if speculator is not None:

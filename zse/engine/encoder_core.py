@@ -22,6 +22,7 @@ from zse.engine.step_clock import TimedStep
 from zse.errors import InvalidParameterError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as TokenIds
 
     from zse.backends.types import LogitRows
@@ -49,6 +50,8 @@ class EncoderCore:
 
     least_jump = 0
     end_token_ids: tuple[int, ...] = ()
+    parting: Callable[[], None] | None = None
+    """Nothing: texts that are read whole leave nothing behind."""
 
     def __init__(self, runner: ModelRunner, options: LoadOptions, *, aging_steps: int = 64) -> None:
         self.runner = runner

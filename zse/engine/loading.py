@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
+from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore
 from zse.engine.opening import OpenedModel, open_model
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from zse.backends.types import DeviceUsed
     from zse.engine.drafting.speculator import Speculator
     from zse.engine.encoder_core import AnyCore
+    from zse.engine.prefixes.keeper import PrefixKeeper
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
     from zse.models.spec import ModelSpec
@@ -117,6 +119,7 @@ def load_model(
             from zse.engine.drafting.opening import memory_beside
 
             opened.arrival.set_aside(memory_beside(options, settings))
+        prefixes = _prefixes_of(reader, options, settings)
         if num_adapters and opened.arrival is not None:
             options = with_room_for_adapters(options, reading.spec, num_adapters)
         runner = load_runner(
@@ -131,6 +134,8 @@ def load_model(
             tokenizer = reading.tokenizer()
             begin = _draft_model_of(runner, reader, options, settings)
             core = make_core(runner, options, _end_tokens(reader, tokenizer), begin)
+            if prefixes is not None and isinstance(core, EngineCore):
+                prefixes.bring(core)
         except BaseException:
             runner.close()
             raise
@@ -141,6 +146,20 @@ def load_model(
         raise
     _LOG.info("the model runs on %s", runner.device)
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
+
+
+def _prefixes_of(
+    reader: ModelFile, options: LoadOptions, settings: Settings
+) -> PrefixKeeper | None:
+    """Begin to read the prefixes that the file has, or that were kept, if there are any."""
+    is_named = any(each.name.startswith("prefixes/") for each in reader.header.sections)
+    if not (is_named or options.cache.prefix_store):
+        return None
+    from zse.engine.prefixes.keeper import PrefixKeeper
+
+    name = options.device.name
+    kind = "gpu" if runs_on_gpu(name) else "torch" if name == "torch" else "cpu"
+    return PrefixKeeper(reader, options, settings, device_kind=kind)
 
 
 def with_room_for_adapters(options: LoadOptions, spec: ModelSpec, count: int) -> LoadOptions:

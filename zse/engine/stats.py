@@ -29,6 +29,10 @@ class EngineStats:
     """Blocks kept for reuse that nobody references; they count as room."""
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    restored_file_tokens: int = 0
+    """Of these, tokens whose KV came with the model's file."""
+    restored_store_tokens: int = 0
+    """Of these, tokens whose KV was kept from before the start."""
     preemptions: int = 0
     prompt_tokens: int = 0
     """Prompt tokens of accepted requests."""

@@ -1,4 +1,4 @@
-"""Adds a section at the end of a finished .zse file, in place.
+"""Adds a section at the end of a finished .zse file, in place, or takes one away.
 
 The bytes come first, then the header in one write: until then the file is what it was, and a write
 that fails is cut off again. The header's space was left with room for this when the file was made.
@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from zse.errors import DiskFullError, UsageError
+from zse.errors import DiskFullError, NotFoundError, UsageError
 from zse.format.container import PREFIX_BYTES
 from zse.format.errors import Rule
 from zse.format.names import check_section_name
@@ -47,6 +47,44 @@ def append_section(path: str | os.PathLike[str], name: str, data: bytes) -> Sect
         return _append(file.fd, str(path), name, data)
 
 
+def remove_section(path: str | os.PathLike[str], name: str) -> Section:
+    """Take a section out of a file; what it held becomes zeros, or the file becomes shorter.
+
+    Args:
+        path: A complete .zse file that nobody else is writing, or has mapped.
+        name: Of the section.
+
+    Returns:
+        What it was.
+
+    Raises:
+        NotFoundError: There is no such file, or no such section in it.
+        UsageError: The file cannot be written. Another process is adding a section.
+        FormatError: The file breaks a rule.
+    """
+    with closing(open_file(Path(path), to_write=True)) as file:
+        lock_alone(file.fd, file.path)
+        size_bytes = os.fstat(file.fd).st_size
+        header, header_end_bytes = read_header(file.fd, size_bytes)
+        validate(header, header_end_bytes=header_end_bytes, file_size_bytes=size_bytes)
+        old = next((known for known in header.sections if known.name == name), None)
+        if old is None:
+            raise NotFoundError(f"{path} has no section {name}", hint="zse inspect lists them.")
+        left = replace(header, sections=tuple(one for one in header.sections if one is not old))
+        end_bytes = align_up(max(region.end_bytes for region in left.regions), PAGE)
+        if end_bytes < size_bytes:
+            # Zeros first: should the end not be cut off, nothing of what was there is left.
+            os.ftruncate(file.fd, max(end_bytes, old.offset_bytes))
+            os.ftruncate(file.fd, size_bytes)
+        _write_header(file.fd, left.to_bytes(), header_end_bytes)
+        if end_bytes < size_bytes:
+            os.ftruncate(file.fd, end_bytes)
+        else:
+            write_at(file.fd, bytes(old.length_bytes), old.offset_bytes)
+        os.fsync(file.fd)
+    return old
+
+
 def _append(fd: int, path: str, name: str, data: bytes) -> Section:
     size_bytes = os.fstat(fd).st_size
     header, header_end_bytes = read_header(fd, size_bytes)
@@ -67,14 +105,18 @@ def _append(fd: int, path: str, name: str, data: bytes) -> Section:
             hint="Convert the checkpoint again, or keep the data in a file of its own.",
         )
     _write_data(fd, section, data, size_bytes)
-    # Zeros after the JSON wipe what a longer header left.
-    padding = bytes(max(0, header_end_bytes - PREFIX_BYTES - len(raw)))
-    write_at(fd, CONTAINER.seal(raw) + padding, 0)
-    os.fdatasync(fd)
+    _write_header(fd, raw, header_end_bytes)
     if old is not None:
         write_at(fd, bytes(old.length_bytes), old.offset_bytes)
     os.fsync(fd)
     return section
+
+
+def _write_header(fd: int, raw: bytes, header_end_bytes: int) -> None:
+    # Zeros after the JSON wipe what a longer header left.
+    padding = bytes(max(0, header_end_bytes - PREFIX_BYTES - len(raw)))
+    write_at(fd, CONTAINER.seal(raw) + padding, 0)
+    os.fdatasync(fd)
 
 
 def _write_data(fd: int, section: Section, data: bytes, size_bytes: int) -> None:

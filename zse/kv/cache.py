@@ -10,6 +10,7 @@ a sequence that continues a shared prefix writes into blocks of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from zse.kv.windows import WindowPool
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zse.kv.prefix import Namespace
+    from zse.kv.prefix import CachedRun, Namespace
     from zse.kv.windows import WindowGroup, WindowTable
 
 
@@ -72,11 +73,19 @@ class KVCache:
         self._tree = RadixTree(self._allocator, block_size=block_size, on_removal=self._forget)
         # Without a state to go on from, blocks that are kept are of no use.
         self._keeps_prefixes = prefix_cache and num_checkpoints != 0
+        self._origins: dict[int, str] = {}
+        self.restored_hits: Counter[str] = Counter()
+        """Tokens that sequences reused of what came from outside, by where it came from."""
 
     @property
     def num_available(self) -> int:
         """Blocks that can be had now: free ones and evictable ones."""
         return self._allocator.num_free + self._tree.num_evictable
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody uses and that hold nothing."""
+        return self._allocator.num_free
 
     @property
     def num_cached(self) -> int:
@@ -137,6 +146,10 @@ class KVCache:
             return None
         if self.checkpoints is not None and checkpoint is not None:
             self.checkpoints.hold(checkpoint)
+        if self._origins:
+            for block in reused:
+                if block in self._origins:
+                    self.restored_hits[self._origins[block]] += self.block_size
         return BlockTable(
             namespace=namespace,
             blocks=[*reused, *fresh],
@@ -215,6 +228,64 @@ class KVCache:
             pool.keep(windowed, start, held)
         table.num_cached = stop
         return replaced
+
+    @property
+    def can_save(self) -> bool:
+        """Whether prefixes can leave and come back: states beside blocks cannot."""
+        return self._keeps_prefixes and self.checkpoints is None
+
+    def open_saved(
+        self, token_ids: Sequence[int], *, namespace: Namespace, has_windows: bool
+    ) -> BlockTable | None:
+        """Make the table of a prefix whose content comes from outside: its full blocks.
+
+        Whoever asks fills the blocks behind ``num_reused_tokens`` and all blocks of ``windows``,
+        commits the table and closes it. Without ``has_windows`` there are none of these, and the
+        prefix can be gone on from only where a longer one ends.
+
+        Returns:
+            The table, or None (and nothing taken) when there is no room.
+        """
+        reused = self._tree.match(token_ids, namespace=namespace)
+        for block in reused:
+            self._tree.acquire(block)
+        fresh = self._allocate(self.blocks_for(len(token_ids)) - len(reused))
+        if fresh is None:
+            for block in reversed(reused):
+                self._tree.release(block)
+            return None
+        blocks = [*reused, *fresh]
+        end = len(blocks) if has_windows else 0
+        return BlockTable(
+            namespace=namespace,
+            blocks=blocks,
+            num_reused_tokens=len(reused) * self.block_size,
+            windows=tuple(pool.open_saved(end, len(blocks)) for pool in self._windows),
+        )
+
+    def windows_needed(self, num_tokens: int) -> list[int]:
+        """Return how many of the last blocks of so many tokens each window needs to go on."""
+        return [pool.needed(num_tokens // self.block_size) for pool in self._windows]
+
+    def cached_runs(self) -> list[CachedRun]:
+        """Return what is kept for reuse, as the prefix tree has it."""
+        return self._tree.runs()
+
+    def windows_beside(self, blocks: Sequence[int]) -> list[list[int]] | None:
+        """Return what each window keeps beside a prefix, of the blocks that its last token sees.
+
+        None where something of it is gone, so that the prefix could not be gone on from there.
+        """
+        found = [pool.beside(blocks) for pool in self._windows]
+        return None if any(each is None for each in found) else [each or [] for each in found]
+
+    def touch(self, token_ids: Sequence[int], *, namespace: Namespace) -> None:
+        """Make a prefix the one that was used last."""
+        self._tree.match(token_ids, namespace=namespace)
+
+    def note_origin(self, blocks: Sequence[int], origin: str) -> None:
+        """Remember where the content of cached blocks came from, to count what it spared."""
+        self._origins.update(dict.fromkeys(blocks, origin))
 
     def next_checkpoint(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
         """Return after how many of a sequence's tokens its state is worth keeping; 0 for nowhere.
@@ -297,6 +368,7 @@ class KVCache:
 
     def _forget(self, block: int) -> None:
         """Keep nothing longer that stands beside a block which is cached no more."""
+        self._origins.pop(block, None)
         if self.checkpoints is not None:
             self.checkpoints.forget(block)
         for pool in self._windows:

@@ -9,6 +9,11 @@ by nobody else.
                                           -> [a hat that was  ] block 9
     root("b") -> [The cat sat on] block 4        same text, another namespace, another block
 
+What everybody may share, because it came with the model's file, stands under a root of its own
+(``PUBLIC``). Whoever's text begins so goes on behind it, and what he adds is his alone:
+
+    root(PUBLIC) -> [You are a help] block 2 -> ("b", [Dear Ann, my x]) block 6
+
 The tree holds one reference on each of its blocks; a block whose only reference is the tree's, and
 that has no children, can be evicted. Candidates stand in a heap that is kept as they arise, so
 eviction never walks the tree.
@@ -17,7 +22,9 @@ eviction never walks the tree.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +33,24 @@ if TYPE_CHECKING:
 
 Namespace: TypeAlias = "str | tuple[int, str]"
 """A cache salt; with an adapter, its number and the salt: keys and values are its own."""
+PUBLIC: Namespace = (-1, "")
+"""Of what all may share whose keys and values no adapter changes; adapters are numbered from 0."""
+_Key: TypeAlias = "tuple[int, ...] | tuple[Namespace, tuple[int, ...]]"
+"""A block's tokens; behind a block of another namespace, with whose they are."""
+
+
+@record
+class CachedRun:
+    """Blocks that follow each other in the tree, up to where texts part, or to the end of one."""
+
+    namespace: Namespace
+    parent: int | None
+    """Which run of the list comes before it; None at the start of a text."""
+    token_ids: tuple[int, ...]
+    """Of its own blocks."""
+    blocks: tuple[int, ...]
+    last_used: int
+    """A clock of the tree's own: larger is later."""
 
 
 class _Node:
@@ -33,14 +58,12 @@ class _Node:
 
     __slots__ = ("block", "children", "is_queued", "key", "last_used", "namespace", "parent")
 
-    def __init__(
-        self, key: tuple[int, ...], block: int, parent: _Node | None, namespace: Namespace
-    ) -> None:
+    def __init__(self, key: _Key, block: int, parent: _Node | None, namespace: Namespace) -> None:
         self.key = key
         self.block = block
         self.parent = parent
         self.namespace = namespace
-        self.children: dict[tuple[int, ...], _Node] = {}
+        self.children: dict[_Key, _Node] = {}
         self.last_used = 0
         self.is_queued = False
 
@@ -79,16 +102,43 @@ class RadixTree:
 
         The caller takes references before anything else runs.
         """
-        node = self._roots.get(namespace)
+        node = self._begin(token_ids, namespace)
         blocks: list[int] = []
         self._clock += 1
         for key in self._keys(token_ids):
-            node = node.children.get(key) if node is not None else None
+            node = _child(node, key, namespace) if node is not None else None
             if node is None:
                 break
             node.last_used = self._clock
             blocks.append(node.block)
         return blocks
+
+    def runs(self) -> list[CachedRun]:
+        """Return all that is cached, without adapters' own: runs behind those that they go on."""
+        found: list[CachedRun] = []
+        roots = [root for root in self._roots.values() if _is_shareable(root.namespace)]
+        open_nodes: list[tuple[_Node, int | None]] = [
+            (node, None) for root in roots for node in root.children.values()
+        ]
+        while open_nodes:
+            node, parent = open_nodes.pop()
+            chain = [node]
+            while len(node.children) == 1:
+                (child,) = node.children.values()
+                if child.namespace != node.namespace:
+                    break
+                node = child
+                chain.append(node)
+            run = CachedRun(
+                namespace=node.namespace,
+                parent=parent,
+                token_ids=tuple(number for each in chain for number in _tokens(each)),
+                blocks=tuple(each.block for each in chain),
+                last_used=chain[0].last_used,
+            )
+            open_nodes += [(child, len(found)) for child in node.children.values()]
+            found.append(run)
+        return found
 
     def insert(
         self,
@@ -116,16 +166,18 @@ class RadixTree:
         if not blocks:
             return []
         if after is None:
-            node = self._roots.setdefault(namespace, _Node((), -1, None, namespace))
+            begun = self._begin(token_ids, namespace)
+            node = begun or self._roots.setdefault(namespace, _Node((), -1, None, namespace))
         else:
             node = self._nodes[after]
         held: list[int] = []
         self._clock += 1
         for key, block in zip(self._keys(token_ids), blocks, strict=False):
-            child = node.children.get(key)
+            child = _child(node, key, namespace)
             if child is None:
-                child = _Node(key, block, node, namespace)
-                node.children[key] = child
+                own_key = _key_behind(node, key, namespace)
+                child = _Node(own_key, block, node, namespace)
+                node.children[own_key] = child
                 self._nodes[block] = child
                 self._allocator.share(block)
             child.last_used = self._clock
@@ -163,6 +215,17 @@ class RadixTree:
             freed += 1
         return freed
 
+    def _begin(self, token_ids: Sequence[int], namespace: Namespace) -> _Node | None:
+        """Return the root that a text hangs from: the public one, where that knows its beginning.
+
+        One text has one place, so that no block stands twice.
+        """
+        public = self._roots.get(PUBLIC) if isinstance(namespace, str) else None
+        first = tuple(token_ids[: self._block_size])
+        if public is not None and first in public.children:
+            return public
+        return self._roots.get(namespace)
+
     def _keys(self, token_ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
         size = self._block_size
         for start in range(0, len(token_ids) - size + 1, size):
@@ -191,3 +254,25 @@ class RadixTree:
             self._offer(parent)
         elif not parent.children:
             del self._roots[parent.namespace]
+
+
+def _child(node: _Node, key: tuple[int, ...], namespace: Namespace) -> _Node | None:
+    """Return what goes on with some tokens, of one's own or for all."""
+    own = node.children.get(_key_behind(node, key, namespace))
+    return own or (node.children.get(key) if node.namespace == PUBLIC else None)
+
+
+def _key_behind(node: _Node, key: tuple[int, ...], namespace: Namespace) -> _Key:
+    return key if node.namespace == namespace else (namespace, key)
+
+
+def _tokens(node: _Node) -> Sequence[int]:
+    key: Any = node.key
+    is_own = node.parent is None or node.parent.namespace == node.namespace
+    tokens: Sequence[int] = key if is_own else key[1]
+    return tokens
+
+
+def _is_shareable(namespace: Namespace) -> bool:
+    """Whether a namespace means the same in another process: adapters' numbers do not."""
+    return isinstance(namespace, str) or namespace == PUBLIC

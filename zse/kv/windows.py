@@ -126,6 +126,29 @@ class WindowPool:
                 longest = index + 1
         return longest
 
+    def needed(self, num_blocks: int) -> int:
+        """Return how many of so many full blocks the token behind them sees."""
+        return num_blocks - self._first_seen(num_blocks)
+
+    def open_saved(self, end: int, num_blocks: int) -> WindowTable:
+        """Make the table of a text of full blocks whose content comes from outside.
+
+        It has those that the token behind block ``end`` sees; none where that is 0.
+        """
+        first = self._first_seen(end) if end else num_blocks
+        table = WindowTable(first=first, num_found=num_blocks)
+        self.grow(table, end * self._block_size)
+        return table
+
+    def beside(self, blocks: Sequence[int]) -> list[int] | None:
+        """Return the blocks that stand beside a prefix, from the first that its end sees on.
+
+        None where one of them is gone.
+        """
+        first = self._first_seen(len(blocks))
+        found = [self._beside.get(block) for block in blocks[first:]]
+        return None if None in found else [block for block in found if block is not None]
+
     def fits(self, num_tokens: int, leaving: Sequence[WindowTable] = ()) -> bool:
         """Whether a sequence of so many tokens can count on its window, once others have left."""
         if self._most_reserved is None:

@@ -65,7 +65,7 @@ def load_served_model(
         reader, phases = head_start.file(), progress.ledger.phase
         # The GPU is still being opened: whatever needs only the file is done now, since Python is
         # slower beside the threads that load.
-        compiling = beside.submit(_template_of, reader)
+        compiling = beside.submit(template_of, reader)
         reading = FileReading(reader, phases, None if shelf is None else shelf.get(reader))
         preload(options.load.device.name, reading.spec)
         name = options.served_model_name or model_name_of(options.model)
@@ -116,7 +116,7 @@ def _served(
         vector_size=loaded.core.runner.spec.hidden_size,
         spec=loaded.core.runner.spec,
         sampling_defaults=sampling_defaults(loaded.reader),
-        dialect=_dialect_of(template, loaded.tokenizer, options),
+        dialect=dialect_of(template, loaded.tokenizer, options),
         details={**_facts_of(loaded.reader), "device": str(loaded.device)},
         resources=(loaded.reader,),
     )
@@ -148,7 +148,7 @@ def _facts_of(reader: ModelFile) -> dict[str, object]:
     return {"architecture": header.architecture, "scheme": header.main_scheme, "file_bytes": size}
 
 
-def _template_of(reader: ModelFile) -> ChatTemplate | None:
+def template_of(reader: ModelFile) -> ChatTemplate | None:
     from zse.text.template import load_chat_template
 
     try:
@@ -158,7 +158,7 @@ def _template_of(reader: ModelFile) -> ChatTemplate | None:
         return None
 
 
-def _dialect_of(
+def dialect_of(
     template: ChatTemplate | None, tokenizer: Tokenizer, options: ServeOptions
 ) -> Dialect:
     return detect_dialect(

@@ -115,6 +115,14 @@ GAUGES = {
 COUNTERS = {
     "zse_prefix_cache_queries": ("Prompt tokens looked up for reuse.", "prefix_query_tokens"),
     "zse_prefix_cache_hits": ("Prompt tokens whose KV was reused.", "prefix_hit_tokens"),
+    "zse_prefix_file_hits": (
+        "Prompt tokens whose KV came with the model's file.",
+        "restored_file_tokens",
+    ),
+    "zse_prefix_store_hits": (
+        "Prompt tokens whose KV was kept from before the start.",
+        "restored_store_tokens",
+    ),
     "zse_num_preemptions": ("Sequences that lost their KV to others.", "preemptions"),
     "zse_engine_steps": ("Steps of the engine.", "steps"),
     "zse_computed_tokens": ("Tokens run through the model.", "computed_tokens"),

@@ -1,0 +1,95 @@
+"""From the blocks of an engine that has nothing to do to the runs of a prefix pack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.kv.prefix import PUBLIC
+from zse.kv.prefix_pack_writer import RunToSave, pack_bytes, run_length
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zse.engine.core import EngineCore
+    from zse.kv.prefix import CachedRun
+    from zse.kv.prefix_pack import PrefixBinding
+
+
+def hot_runs(core: EngineCore, binding: PrefixBinding, most_bytes: int) -> list[RunToSave]:
+    """Return what was used last of the prefix cache, as much as goes into some bytes."""
+    cached = core.cache.cached_runs()
+    texts = _texts(cached)
+    # A parent was used no earlier than what goes on from it, so it comes before that.
+    order = sorted(range(len(cached)), key=lambda index: (-cached[index].last_used, index))
+    places: dict[int, int] = {}
+    runs: list[RunToSave] = []
+    for index in order:
+        parent = cached[index].parent
+        if parent is not None and parent not in places:
+            continue
+        place = -1 if parent is None else places[parent]
+        run = _to_save(core, cached[index], texts[index], place)
+        length = run_length(binding, run)
+        if length > most_bytes:
+            continue
+        most_bytes -= length
+        places[index] = len(runs)
+        runs.append(run)
+    return runs
+
+
+def run_of_prompt(core: EngineCore, token_ids: Sequence[int], name: str) -> RunToSave | None:
+    """Return the full blocks of a prompt that was computed, for all to share; None where none are.
+
+    They are read from the prefix cache.
+    """
+    cached = core.cache.cached_runs()
+    for run, blocks in zip(cached, _texts(cached), strict=True):
+        tokens = _token_ids(cached, run)
+        size = core.cache.block_size
+        count = len(token_ids) // size
+        if tokens[: count * size] == tuple(token_ids[: count * size]) and count:
+            own = blocks[:count]
+            windows = core.cache.windows_beside(own) or [[]] * len(core.cache.windows_needed(0))
+            return RunToSave(
+                token_ids=tokens[: count * size],
+                blocks=own,
+                windows=windows,
+                is_public=True,
+                name=name,
+            )
+    return None
+
+
+def packed(
+    core: EngineCore, binding: PrefixBinding, runs: Sequence[RunToSave]
+) -> Iterator[bytes | bytearray]:
+    """Yield the bytes of a pack of runs; nothing may be computed meanwhile."""
+    return pack_bytes(binding, runs, core.runner.read_blocks)
+
+
+def _to_save(core: EngineCore, run: CachedRun, blocks: list[int], parent: int) -> RunToSave:
+    kept = core.cache.windows_beside(blocks)
+    is_public = run.namespace == PUBLIC
+    return RunToSave(
+        token_ids=run.token_ids,
+        blocks=run.blocks,
+        windows=kept if kept is not None else [[] for _ in core.cache.windows_needed(0)],
+        parent=parent,
+        salt=run.namespace if isinstance(run.namespace, str) else "",
+        is_public=is_public,
+    )
+
+
+def _texts(cached: Sequence[CachedRun]) -> list[list[int]]:
+    """Return all blocks of the text that each run ends, from its start."""
+    texts: list[list[int]] = []
+    for run in cached:
+        before = texts[run.parent] if run.parent is not None else []
+        texts.append([*before, *run.blocks])
+    return texts
+
+
+def _token_ids(cached: Sequence[CachedRun], run: CachedRun) -> tuple[int, ...]:
+    before = _token_ids(cached, cached[run.parent]) if run.parent is not None else ()
+    return (*before, *run.token_ids)
