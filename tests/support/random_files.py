@@ -30,8 +30,13 @@ LAYER_NORMS: dict[str, Any] = {
 }
 
 
-def write_random_file(path: Path, quantization: str, **numbers: Any) -> None:
-    """Write a ``.zse`` file; ``numbers`` are fields of ``UniformDecoder``."""
+def write_random_file(
+    path: Path, quantization: str, *, tuned: str | None = None, **numbers: Any
+) -> None:
+    """Write a ``.zse`` file; ``numbers`` are fields of ``UniformDecoder``.
+
+    Weights whose names hold ``tuned`` are a little smaller than they would be.
+    """
     decoder = UniformDecoder(
         **{
             "family": "llama",
@@ -48,6 +53,8 @@ def write_random_file(path: Path, quantization: str, **numbers: Any) -> None:
         for weight in spec.weights()
         for piece in weight.pieces()
     }
+    if tuned is not None:
+        weights = {name: each * 0.8 if tuned in name else each for name, each in weights.items()}
     write_file(path, spec, weights, quantization)
 
 

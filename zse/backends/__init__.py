@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.retained import Retained
     from zse.backends.operations import Backend, Forward
     from zse.backends.ranks import RankPart
     from zse.format.model_file import ModelFile
@@ -37,9 +38,15 @@ def preload(device: str, spec: ModelSpec | None = None) -> None:
 
 
 def begin_arrival(
-    options: DeviceOptions, reader: ModelFile, *, phases: Phases = no_phases
+    options: DeviceOptions,
+    reader: ModelFile,
+    *,
+    phases: Phases = no_phases,
+    retained: Retained | None = None,
 ) -> Arrival | None:
     """Send a file's weights on their way to a GPU; ``create_backend`` takes them over.
+
+    They go into what is retained for them, where that is still there.
 
     Returns:
         None where the device is no GPU.
@@ -53,6 +60,8 @@ def begin_arrival(
         return None
     from zse.backends.gpu.arrival import Arrival
 
+    if retained is not None and retained.take():
+        return Arrival.into(retained, reader)
     return Arrival.begin(options.name, reader, allowed_bytes=options.vram_bytes, phases=phases)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from zse.backends.adapters import AdapterWeights
+    from zse.backends.gpu.retained import Retained
     from zse.backends.handles import (
         EndWeights,
         ExpertWeights,
@@ -204,6 +205,17 @@ class Pooler(Protocol):
 
 Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
 """A whole forward pass: a model's program, then the choice of tokens."""
+
+
+@runtime_checkable
+class Retainable(Protocol):
+    """A backend that can be left to another model of the same shape."""
+
+    def retain(self) -> Retained | None:
+        """Have ``close`` leave everything to it; None where that cannot be."""
+
+    def release(self) -> None:
+        """Undo ``retain``."""
 
 
 class PendingStep(Protocol):

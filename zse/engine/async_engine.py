@@ -24,7 +24,9 @@ from zse.errors import DeadlineError, EngineError, ShuttingDownError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
+    from pathlib import Path
 
+    from zse.backends.gpu.retained import Retained
     from zse.engine.adapters import Adapter, Adapters
     from zse.engine.delivery import Stream
     from zse.engine.encoder_core import AnyCore
@@ -243,6 +245,18 @@ class AsyncEngine:
         stopped = "the server stopped before the answer ended"
         self._streams.fail_all(lambda: ShuttingDownError(stopped))
         return is_empty
+
+    def retain(self, file: Path) -> Retained | None:
+        """Have ``close`` leave the device to the model of a file, where that has the same shape.
+
+        Whoever gets something takes it or gives it up.
+        """
+        runner = self._core.runner
+        retained = runner.retain()
+        if retained is not None and not retained.takes(file):
+            runner.release()
+            return None
+        return retained
 
     def close(self) -> None:
         """Fail what is in flight, stop the thread and close the core. May be called twice."""

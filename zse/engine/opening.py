@@ -17,6 +17,7 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.retained import Retained
     from zse.format.model_file import ModelFile
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
@@ -79,11 +80,14 @@ def open_file(
 
 
 def send_weights(
-    reader: ModelFile, options: LoadOptions, phases: Phases = no_phases
+    reader: ModelFile,
+    options: LoadOptions,
+    phases: Phases = no_phases,
+    retained: Retained | None = None,
 ) -> OpenedModel:
     """Do the second half, which waits for the GPU; the reader is closed where it fails."""
     try:
-        arrival = begin_arrival(options.device, reader, phases=phases)
+        arrival = begin_arrival(options.device, reader, phases=phases, retained=retained)
         if arrival is None:
             begin_to_map(reader)
     except BaseException:

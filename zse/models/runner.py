@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.operations import Pooler
+from zse.backends.operations import Pooler, Retainable
 from zse.backends.types import LOGITS_ROWS, FinishedStep, SequenceChunk, StepBatch, kind_of
 from zse.device.phases import Phases, no_phases
 from zse.errors import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.retained import Retained
     from zse.backends.handles import Handle
     from zse.backends.kv_images import KVImages
     from zse.backends.operations import Backend, Cache, PendingStep
@@ -242,6 +243,19 @@ class ModelRunner:
 
     def memory_bytes(self) -> dict[str, int]:
         return self._backend.memory_bytes()
+
+    def retain(self) -> Retained | None:
+        """Have ``close`` leave the device's memory to a model of the same shape.
+
+        None where that cannot be. Whoever calls this takes it, gives it up or calls ``release``.
+        """
+        backend = self._backend
+        return backend.retain() if isinstance(backend, Retainable) else None
+
+    def release(self) -> None:
+        """Undo ``retain``."""
+        if isinstance(self._backend, Retainable):
+            self._backend.release()
 
     def close(self) -> None:
         """Give the memory back; the runner cannot be used afterwards."""

@@ -14,20 +14,32 @@ from zse.device.phases import Phases, no_phases
 from zse.engine.opening import OpenedModel, open_file, send_weights
 
 if TYPE_CHECKING:
+    from zse.backends.gpu.retained import Retained
     from zse.format.model_file import ModelFile
     from zse.quantize.locate import StageProgress
     from zse.settings import Settings
 
 
 class HeadStart:
-    """Opens the model that the settings name."""
+    """Opens the model that the settings name.
+
+    Args:
+        phases: Told what takes the time.
+        progress: Told how far a conversion or a download is.
+        retained: What another model of the same shape has left, if one has.
+    """
 
     def __init__(
-        self, settings: Settings, phases: Phases = no_phases, progress: StageProgress | None = None
+        self,
+        settings: Settings,
+        phases: Phases = no_phases,
+        progress: StageProgress | None = None,
+        retained: Retained | None = None,
     ) -> None:
         self._settings = settings
         self._phases = phases
         self._progress = progress
+        self._retained = retained
         self._file: ModelFile | None = None
         self._has_file = threading.Event()
         self._opened: OpenedModel | None = None
@@ -72,7 +84,7 @@ class HeadStart:
                 progress=self._progress,
             )
             self._has_file.set()
-            self._opened = send_weights(self._file, options, self._phases)
+            self._opened = send_weights(self._file, options, self._phases, retained=self._retained)
         except BaseException as error:  # noqa: BLE001 - raised by ``take``
             self._error = error
         finally:

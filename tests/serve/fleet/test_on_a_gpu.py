@@ -58,6 +58,17 @@ def test_memory_comes_back_from_every_swap(served):
 
 
 @pytest.mark.slow
+def test_a_copy_of_a_model_takes_its_place_without_moving_a_byte(served):
+    ask(served, "a")
+    told = len(served.lines)
+    ask(served, "b")
+    lines = served.lines[told:]
+    [moved] = [line for line in lines if line["message"] == "weights are on the GPU"]
+    assert moved["gigabytes"] == 0
+    assert served.http.get("/api/models").json()["models"][0]["name"] == "b"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_sleeping_server_holds_no_memory_of_models(served, level):
     ask(served, "b")

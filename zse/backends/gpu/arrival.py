@@ -21,6 +21,7 @@ from zse.stream.opening import source_of
 from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
+    from zse.backends.gpu.retained import Retained
     from zse.device.gpu import Gpu
     from zse.format.model_file import ModelFile
     from zse.stream.options import LoadReport
@@ -52,17 +53,43 @@ class Arrival:
         plan: ReadPlan,
         *,
         allowed_bytes: int = 0,
+        retained: Retained | None = None,
     ) -> None:
         length = placement.length_bytes
         free, _ = gpu.memory()
         self.budget = MemoryBudget(free=free, allowed=allowed_bytes, weights=length)
-        self.budget.check()
         self.gpu = gpu
         self.source = source
         self.placement = placement
-        self.block = gpu.allocate(length)
+        self.retained = retained
+        """What it goes into; None where everything is made for it."""
+        if retained is None:
+            self.budget.check()
+            self.block = gpu.allocate(length)
+        else:
+            self.block = retained.backend.weights
         self._loading = begin_load(gpu, source, plan, self.block.address)
         self._is_over = False
+
+    @classmethod
+    def into(cls, retained: Retained, reader: ModelFile) -> Arrival:
+        """Send those weights on their way that are not there yet, into what another model left.
+
+        Raises:
+            StoreError: The file cannot be read.
+        """
+        gpu = retained.backend.gpu
+        with contextlib.ExitStack() as undo:
+            undo.callback(gpu.close)
+            gpu.make_current()
+            source = source_of(reader)
+            undo.callback(source.close)
+            placement = WholeFile(reader.header.loaded())
+            changed = retained.changed_groups(placement.header)
+            plan = plan_load(source, placement, groups=changed)
+            arrival = cls(gpu, source, placement, plan, retained=retained)
+            undo.pop_all()
+        return arrival
 
     @classmethod
     def begin(

@@ -24,17 +24,20 @@ from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
 from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.memory import SequenceMemory
 from zse.backends.gpu.operations import GPUOperations
+from zse.backends.gpu.retained import Retained
 from zse.backends.gpu.scratch import Scratch
 from zse.backends.gpu.step import StepPlan, plan_step, shape_of
 from zse.backends.gpu.step_inputs import write_inputs
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
+from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from array import array
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
@@ -46,8 +49,9 @@ if TYPE_CHECKING:
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
+    from zse.format.spec import ZSEHeader
     from zse.kernels.launcher import Launcher
-    from zse.models.spec import HeadSpec, Pooling
+    from zse.models.spec import HeadSpec, ModelSpec, Pooling
 
 GREEDY = GraphKey("decode", 1, SamplingKind())
 FIRST_SAMPLINGS = (SamplingKind(random=True), SamplingKind(random=True, truncated=True))
@@ -81,6 +85,7 @@ class GPUBackend(GPUOperations):
         self._texts = text_operations_of(model)
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._eager_inputs: Block | None = None
+        self._retained: Retained | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows
         super().__init__(model, self._result_ring.arrays)
@@ -376,6 +381,50 @@ class GPUBackend(GPUOperations):
             held["states"] = states.length_bytes
         return held if adapters is None else held | {"adapters": adapters.length_bytes}
 
+    @property
+    def gpu(self) -> Gpu:
+        return self._gpu
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._model.spec
+
+    @property
+    def weights(self) -> Block:
+        """What holds them."""
+        return self._model.weights.block
+
+    @property
+    def key_factors(self) -> Mapping[int, array[float]]:
+        """What keys are divided by, by layer; a layer without any is absent."""
+        return self._model.key_factors.factors
+
+    def retain(self) -> Retained | None:
+        """Have ``close`` leave everything to a model of the same shape; None where it cannot be."""
+        if self._model.adapters is not None:
+            return None  # whose numbers are of this model
+        is_narrow = self._model.options.cache.kv_dtype in NARROW_KV_DTYPES
+        self._retained = Retained(self, self._model.weights.header, is_narrow=is_narrow)
+        return self._retained
+
+    def release(self) -> None:
+        """Undo ``retain``."""
+        self._retained = None
+
+    def begin_again(self, header: ZSEHeader) -> None:
+        """Compute with the weights of another model, which are where those of the last one were."""
+        self._gpu.make_current()
+        self._retained = None
+        self._model.weights.header = header
+        self._model.weights.widen_vectors(self._stream)
+        self._model.row_maxima.forget()
+        self._memory.sequences.cache.clear_unseen(self._stream)
+
     def close(self) -> None:
         """Give everything back; work in flight ends first."""
-        self._gpu.close()
+        if self._retained is None:
+            self._gpu.close()
+            return
+        self._gpu.make_current()
+        self._stream.synchronize()
+        self._retained.close()

@@ -47,6 +47,7 @@ class DeviceFactors:
 
     def __init__(self, gpu: Gpu, factors: Mapping[int, array[float]]) -> None:
         self._gpu = gpu
+        self.factors = dict(factors)
         own = {id(values): values for values in factors.values()}
         self._raw = b"".join(values.tobytes() for values in own.values())
         self._block = gpu.allocate(len(self._raw)) if own else None

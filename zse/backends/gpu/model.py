@@ -175,6 +175,11 @@ class DeviceModel:
             device.free()
 
     @property
+    def key_factors(self) -> DeviceFactors:
+        """What keys are divided by."""
+        return self._key_factors
+
+    @property
     def counters(self) -> int:
         """Address of int32 that are zero between kernels."""
         return self._counters.address

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
     from zse.backends import ModelLoad
     from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.retained import Retained
     from zse.device.gpu import Stream
     from zse.kernels.launcher import Launcher
     from zse.options import LoadOptions
+    from zse.stream.options import LoadReport
 
 __all__ = ["build_backend", "import_kinds", "open_gpu_backend", "prepare_prompts"]
 
@@ -56,6 +58,8 @@ def open_gpu_backend(arrival: Arrival, load: ModelLoad) -> GPUBackend:
         StoreError: The file changed or failed on its way.
     """
     try:
+        if arrival.retained is not None:
+            return fill_again(arrival.retained, arrival, load)
         check_supported(load.spec)
         gpu = arrival.gpu
         gpu.make_current()  # another thread may have opened it
@@ -75,6 +79,20 @@ def open_gpu_backend(arrival: Arrival, load: ModelLoad) -> GPUBackend:
     except BaseException:
         arrival.abandon()
         raise
+
+
+def fill_again(retained: Retained, arrival: Arrival, load: ModelLoad) -> GPUBackend:
+    """Return a backend that another model of the same shape has left, with these weights in it."""
+    backend = retained.backend
+    if load.spec != backend.spec:
+        raise DeviceError(
+            "a model is not of the shape of the one whose place it takes",
+            hint="Ask for it again.",
+        )
+    with load.phases("weights-to-gpu"):
+        _tell_of(arrival.wait())
+    backend.begin_again(arrival.placement.header)
+    return backend
 
 
 def build_backend(
@@ -111,15 +129,18 @@ def build_backend(
             backend.warm(load.forward)
         prepare_prompts(backend, arrival, load)
     with phases("weights-to-gpu"):
-        report = arrival.wait()
+        _tell_of(arrival.wait())
+    weights.widen_vectors(stream)
+    return backend
+
+
+def _tell_of(report: LoadReport) -> None:
     figures = {
         "gigabytes": round(report.num_bytes / 1e9, 3),
         "gigabytes_per_second": round(report.gigabytes_per_second, 2),
         "source": report.source,
     }
     _LOG.info("weights are on the GPU", extra=figures)
-    weights.widen_vectors(stream)
-    return backend
 
 
 def prepare_prompts(backend: GPUBackend, arrival: Arrival, load: ModelLoad) -> None:

@@ -46,6 +46,10 @@ class RowMaxima:
                 find_row_maxima(launcher, weight, self.of(weight))
             self._are_found = True
 
+    def forget(self) -> None:
+        """Note that the weights are others: theirs are found when they are next needed."""
+        self._are_found = False
+
 
 def room_for(weights: Sequence[LinearWeight]) -> int:
     """Return the bytes of ``RowMaxima``."""

@@ -59,6 +59,7 @@ class DeviceWeights:
     def __init__(self, gpu: Gpu, placement: Placement, block: Block) -> None:
         self._gpu = gpu
         self._block = block
+        self.header = placement.header
         self._shift = block.address - placement.origin_bytes
         tensors = [placement.held(entry) for entry in placement.header.tensors]
         self._entries = {entry.name: entry for entry in tensors}
@@ -126,6 +127,11 @@ class DeviceWeights:
         """Fill the float32 copies of 16-bit vectors, once the block is filled."""
         if self._widened is not None:
             self._widen(self._widened, stream)
+
+    @property
+    def block(self) -> Block:
+        """What holds them."""
+        return self._block
 
     def memory_bytes(self) -> int:
         return self._block.length_bytes + (self._widened.length_bytes if self._widened else 0)

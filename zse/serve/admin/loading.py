@@ -26,6 +26,7 @@ from zse.serve.progress import LoadProgress
 from zse.serve.shelf import Shelf
 
 if TYPE_CHECKING:
+    from zse.backends.gpu.retained import Retained
     from zse.models.memory import MemoryEstimate
     from zse.options import LoadOptions
     from zse.serve.admin.places import PlacedModel
@@ -77,6 +78,8 @@ class LoadOrder:
     """What it takes, where that is known."""
     shares: int = 1
     """Among how many models, this one included, what is left of a GPU is shared out."""
+    retained: Retained | None = None
+    """What a model of the same shape has left to it, on a GPU."""
     is_awaited: bool = False
     """Whether requests wait for it, also those of a server that takes no more."""
 
@@ -213,7 +216,7 @@ class ModelLoader:
                 model.close()
                 raise ShuttingDownError("The server is shutting down and loads no further model.")
             self._put(model, order.aliases)
-            self.orders[order.name] = order
+            self.orders[order.name] = replace(order, retained=None)
             load.progress.phase = "ready"
             LOG.info("model loaded", extra={"model": order.name, "evicted": load.evicted})
         except BaseException as error:  # noqa: BLE001 - whoever asked is told
@@ -259,10 +262,11 @@ class ModelLoader:
 
     def _load(self, load: Load) -> LoadedModel:
         options = self._options_of(load.order)
-        options = replace(options, load=self._make_room(load, options.load))
+        if load.order.retained is None:
+            options = replace(options, load=self._make_room(load, options.load))
         settings = replace(self._state.settings, serve=options)
         ledger = load.progress.ledger
-        head_start = HeadStart(settings, ledger.phase, ledger.report)
+        head_start = HeadStart(settings, ledger.phase, ledger.report, load.order.retained)
         try:
             return load_served_model(settings, load.progress, head_start, self.shelf)
         except BaseException:

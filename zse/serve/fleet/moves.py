@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zse.device.open import drop_code
+from zse.device.open import drop_code, runs_on_gpu
 from zse.errors import ZSEError
 from zse.serve.admin.loading import LoadInProgressError, LoadOrder, ModelLoader, close_model
 from zse.serve.admin.memory import room_for_models
@@ -19,6 +19,7 @@ from zse.serve.fleet.turns import Resident, who_leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from zse.backends.gpu.retained import Retained
     from zse.models.memory import MemoryEstimate
     from zse.serve.fleet.seats import Seat
     from zse.serve.models import TableEntry
@@ -50,6 +51,7 @@ class Moves:
         self._seats = seats
         self._clock = clock
         self._news = asyncio.Event()
+        self._retained: Retained | None = None
         self._estimates: dict[str, tuple[tuple[int, ...], MemoryEstimate]] = {}
         self.moving = asyncio.Lock()
         self.usual_seconds = 1.0
@@ -97,9 +99,11 @@ class Moves:
             await self._make_room(seat, estimate, since, gone)
             await self._load(seat, estimate)
         except Exception:  # the end of the server is none: nobody waits for those who left
+            self._give_up_retained()
             await self._bring_back(gone)
             raise
         finally:
+            self._give_up_retained()
             seat.is_loading = False
         seconds = self._clock() - began
         self.usual_seconds += (seconds - self.usual_seconds) * _NEWEST_WEIGHT
@@ -140,6 +144,7 @@ class Moves:
             aliases=seat.aliases,
             estimate=estimate,
             shares=self._shares,
+            retained=self._retained,
             is_awaited=True,
         )
 
@@ -203,7 +208,15 @@ class Moves:
         if all(waiter.answer.done() for waiter in seat.waiting):
             raise NobodyWaitsError
 
+    def _give_up_retained(self) -> None:
+        """Give back what a model left that nobody has taken."""
+        retained, self._retained = self._retained, None
+        if retained is not None:
+            retained.give_up()
+
     async def _has_room(self, estimate: MemoryEstimate) -> bool:
+        if self._retained is not None:
+            return True  # the place of one of the same shape
         state, most = self._state, self._state.options.fleet.max_resident
         if not len(state.models):
             return True  # nobody is in the way; loading says what does not fit
@@ -255,16 +268,27 @@ class Moves:
         except BaseException:
             models.show(entry)
             raise
-        await self._close(entry)
+        await self._close(entry, wanted_by)
 
-    async def _close(self, entry: TableEntry) -> None:
+    async def _close(self, entry: TableEntry, wanted_by: Seat | None) -> None:
         seat, model = self._seats[entry.model.name], entry.model
         found = {name: one.adapter for name, one in entry.adapters.items()}
         seat.adapters = {name: one.folder for name, one in found.items() if one is not None}
         seat.note(model)
         self._loader.shelf.put(model)
         self._state.models.remove(entry)
+        if wanted_by is not None and self._is_plain(entry):
+            file = Path(wanted_by.placed.reference)
+            self._retained = await asyncio.to_thread(model.engine.retain, file)
         await asyncio.to_thread(close_model, entry)
+
+    def _is_plain(self, entry: TableEntry) -> bool:
+        """Whether a model was loaded as requests have others loaded: by the server's options."""
+        options = self._state.options.load
+        order = self._loader.orders.get(entry.model.name)
+        is_asked_for = order is not None and (order.quant is not None or order.max_context > 0)
+        is_alone = not entry.adapters and not options.speculation.draft_model
+        return is_alone and not is_asked_for and runs_on_gpu(options.device.name)
 
     def _entry(self, name: str) -> TableEntry | None:
         return next((one for one in self._state.models if one.model.name == name), None)

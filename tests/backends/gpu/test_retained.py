@@ -1,0 +1,164 @@
+"""A model that takes the place of one of the same shape answers as it does alone."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from interpreted_runner import open_runner
+from logits import as_tensor
+from random_files import write_random_file
+
+from zse.backends import ModelLoad
+from zse.backends.gpu.arrival import Arrival
+from zse.backends.gpu.open import fill_again, open_gpu_backend
+from zse.errors import DeviceError
+from zse.format import ZSEReader
+from zse.models.decoder import forward_of
+from zse.models.runner import ModelRunner, load_runner, spec_of
+from zse.options import load_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHAPE = {
+    "num_layers": 2,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 72,
+    "max_position": 64,
+    "tie_word_embeddings": False,
+}
+PROMPT = [5, 17, 70, 33]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    write_random_file(tmp_path / "base.zse", "int8", **SHAPE)
+    return tmp_path / "base.zse"
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """The same but for its second layer, norms in 16 bits included."""
+    write_random_file(tmp_path / "tuned.zse", "int8", tuned="layers.1.", **SHAPE)
+    return tmp_path / "tuned.zse"
+
+
+def takes_over(runner: ModelRunner, path: Path) -> tuple[ModelRunner, int]:
+    """Close a runner and open another file in its place; return it and the bytes that moved."""
+    retained = runner.retain()
+    assert retained is not None
+    assert retained.takes(path)
+    assert not retained.take(), "its model still runs"
+    runner.close()
+    assert retained.take()
+    reader = ZSEReader(path)
+    arrival = Arrival.into(retained, reader)
+    spec = spec_of(reader)
+    load = ModelLoad(reader=reader, spec=spec, options=load_options(), forward=forward_of(spec))
+    backend = open_gpu_backend(arrival, load)
+    owned = ExitStack()
+    owned.callback(reader.close)
+    owned.callback(backend.close)
+    other = ModelRunner(backend, spec, owned=owned, max_position=spec.max_position)
+    return other, arrival.num_bytes()[1]
+
+
+def logits_alone(path: Path):
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
+    found = as_tensor(cpu.logits(PROMPT))
+    cpu.close()
+    return found
+
+
+def test_only_groups_that_differ_move_and_answers_are_those_of_the_other_model(base, tuned):
+    first = open_runner(base)
+    graphs = dict(first._backend._graphs)
+    assert graphs
+    second, moved_bytes = takes_over(first, tuned)
+    with ZSEReader(tuned) as reader:
+        lengths = {group.name: group.length_bytes for group in reader.header.groups}
+    assert moved_bytes == lengths["layers.1"]
+    assert second._backend._graphs == graphs
+    expected = logits_alone(tuned)
+    assert float((expected - logits_alone(base)).norm() / expected.norm()) > 0.05
+    assert float((as_tensor(second.logits(PROMPT)) - expected).norm() / expected.norm()) < 2e-2
+    third, _ = takes_over(second, base)
+    expected = logits_alone(base)
+    assert float((as_tensor(third.logits(PROMPT)) - expected).norm() / expected.norm()) < 2e-2
+    third.close()
+
+
+def test_a_copy_of_a_model_moves_nothing(base, tmp_path):
+    twin = shutil.copy(base, tmp_path / "twin.zse")
+    second, moved_bytes = takes_over(open_runner(base), twin)
+    assert moved_bytes == 0
+    second.close()
+
+
+@pytest.mark.parametrize(
+    "change", [{"intermediate_size": 256}, {"vocab_size": 80}, {"max_position": 128}]
+)
+def test_a_model_of_another_shape_is_not_taken(base, tmp_path, change):
+    other = tmp_path / "other.zse"
+    write_random_file(other, "int8", **{**SHAPE, **change})
+    runner = open_runner(base)
+    assert not runner.retain().takes(other)
+    runner.release()
+    runner.close()
+
+
+@pytest.mark.parametrize("content", [None, b"no model"])
+def test_a_file_that_is_none_is_not_taken(base, tmp_path, content):
+    other = tmp_path / "other.zse"
+    if content is not None:
+        other.write_bytes(content)
+    runner = open_runner(base)
+    assert not runner.retain().takes(other)
+    runner.release()
+    runner.close()
+
+
+def test_another_scheme_is_another_shape(base, tmp_path):
+    other = tmp_path / "other.zse"
+    write_random_file(other, "int4", **SHAPE)
+    runner = open_runner(base)
+    assert not runner.retain().takes(other)
+    runner.release()
+    runner.close()
+
+
+def test_what_nobody_takes_is_given_back_once_its_model_has_ended(base, monkeypatch):
+    runner = open_runner(base)
+    gpu, closed = runner._backend.gpu, []
+    monkeypatch.setattr(gpu, "close", lambda: closed.append(True), raising=False)
+    retained = runner.retain()
+    retained.give_up()
+    assert closed == [], "its model still runs"
+    runner.close()
+    assert closed == []
+    retained.give_up()
+    retained.give_up()
+    assert closed == [True]
+    assert not retained.take()
+
+
+def test_a_spec_that_differs_is_refused_before_any_step(base, tuned):
+    runner = open_runner(base)
+    retained = runner.retain()
+    runner.close()
+    assert retained.take()
+    with ZSEReader(tuned) as reader:
+        arrival = Arrival.into(retained, reader)
+        spec = replace(spec_of(reader), vocab_size=71)
+        load = ModelLoad(reader=reader, spec=spec, options=load_options(), forward=forward_of(spec))
+        with pytest.raises(DeviceError, match="not of the shape"):
+            fill_again(retained, arrival, load)
+        arrival.abandon()
