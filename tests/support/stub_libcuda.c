@@ -8,6 +8,7 @@
 //   ZSE_STUB_FAIL=cuMemAlloc_v2:2[,cuInit:100]   the function returns the code
 //   ZSE_STUB_VERSION=12040   ZSE_STUB_DEVICES=1   ZSE_STUB_MODE=0 (compute mode)
 //   ZSE_STUB_TOTAL=bytes     ZSE_STUB_CAPABILITY=90
+//   ZSE_STUB_LINK=1          what GPUs reach each other by: 0 nothing, 1 PCIe, 2 NVLink
 // Built with -DOLD_DRIVER it lacks what an old driver lacks.
 //
 // An image is "\177ELF" and then the text "cc=90;kernel=8,8,4,8" (bytes of each parameter); more
@@ -132,36 +133,79 @@ Result cuMemAddressFree(Address address, size_t length) {
   return 0;
 }
 Result cuMemCreate(uint64_t *out, size_t length, const Properties *properties, uint64_t flags) {
-  static uint64_t next = 7000;
   NEEDS_CONTEXT;
-  if (flags || length % (2 << 20) || properties->type != 1 || properties->location.type != 1 || properties->location.id != 40) return 1;
+  if (flags || length % (2 << 20) || properties->type != 1 || properties->location.type != 1 || properties->location.id < 40) return 1;
   if (length > free_bytes()) return 2;
-  *out = next++;
-  return add_block(*out, length, PIECE);
+  int file = -1;
+  if (properties->handle_types == 1) {
+    file = memfd_create("zse-stub", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)length)) return 2;
+  }
+  *out = next_piece++;
+  return add_shared(*out, length, PIECE, file);
 }
 Result cuMemRelease(uint64_t piece) {
   NEEDS_CONTEXT;
   int i = find_block(piece, PIECE);
   if (i < 0) return 1;
+  if (blocks[i].file >= 0) close(blocks[i].file);
   blocks[i].kind = FREE;
   return 0;
+}
+Result cuMemExportToShareableHandle(void *out, uint64_t piece, int type, uint64_t flags) {
+  NEEDS_CONTEXT;
+  int i = find_block(piece, PIECE);
+  if (i < 0 || type != 1 || flags || blocks[i].file < 0) return 1;
+  *(int *)out = fcntl(blocks[i].file, F_DUPFD_CLOEXEC, 0);
+  return 0;
+}
+Result cuMemImportFromShareableHandle(uint64_t *out, void *handle, int type) {
+  NEEDS_CONTEXT;
+  struct stat found;
+  int file = (int)(intptr_t)handle;
+  if (type != 1 || fstat(file, &found) || !found.st_size || found.st_size % (2 << 20)) return 1;
+  *out = next_piece++;
+  return add_shared(*out, (size_t)found.st_size, PIECE, fcntl(file, F_DUPFD_CLOEXEC, 0));
 }
 Result cuMemMap(Address address, size_t length, size_t offset, uint64_t piece, uint64_t flags) {
   NEEDS_CONTEXT;
   int i = find_block(piece, PIECE);
   if (i < 0 || blocks[i].length != length || offset || flags) return 1;
-  return add_block(address, length, MAPPED);
+  int file = blocks[i].file;
+  if (file >= 0 && mmap((void *)address, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) return 1;
+  return add_shared(address, length, MAPPED, file);
 }
 Result cuMemUnmap(Address address, size_t length) {
   NEEDS_CONTEXT;
   int i = find_block(address, MAPPED);
   if (i < 0 || blocks[i].length != length) return 1;
+  if (blocks[i].file >= 0)  // what was reserved is freed later, so it must still be memory
+    mmap((void *)address, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   blocks[i].kind = FREE;
   return 0;
 }
 Result cuMemSetAccess(Address address, size_t length, const Access *access, size_t count) {
   NEEDS_CONTEXT;
   return find_block(address, MAPPED) >= 0 && length && count == 1 && access->flags == 3 && access->location.type == 1 ? 0 : 1;
+}
+Result cuMemHostGetDevicePointer_v2(Address *out, void *memory, unsigned flags) {
+  NEEDS_CONTEXT;
+  *out = (Address)memory;
+  return flags || find_block(*out, HOST) < 0 ? 1 : 0;
+}
+
+// --- other GPUs ------------------------------------------------------------------------------------
+
+Result cuDeviceCanAccessPeer(int *out, int device, int peer) {
+  MAY_FAIL;
+  *out = device != peer && setting("ZSE_STUB_LINK", 1) > 0;
+  return 0;
+}
+Result cuDeviceGetP2PAttribute(int *out, int attribute, int device, int peer) {
+  MAY_FAIL;
+  if (device == peer) return 1;
+  *out = attribute == 3 ? setting("ZSE_STUB_LINK", 1) > 1 : 0;  // atomics: by NVLink alone
+  return attribute >= 1 && attribute <= 4 ? 0 : 1;
 }
 
 // --- work: done at once, or written down -----------------------------------------------------------

@@ -1,10 +1,15 @@
 // What the stub driver remembers, and the shapes of what it is given. See stub_libcuda.c.
 
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int Result;
 typedef uint64_t Address;
@@ -34,7 +39,7 @@ typedef struct { int count; Node *nodes; } Graph;
 typedef struct { Graph *capturing; } Stream;
 typedef struct { struct timespec at; int timing; } Event;
 
-static struct { Address address; size_t length; int kind; } blocks[MAX_BLOCKS];  // kinds below
+static struct { Address address; size_t length; int kind, file; } blocks[MAX_BLOCKS];  // kinds below; file of what is shared, or -1
 enum { FREE, DEVICE, HOST, RESERVED, PIECE, MAPPED };
 static Launch launches[MAX_LAUNCHES];
 static int num_launches, contexts, live_streams, live_events, live_modules, live_graphs, live_execs, copies;
@@ -58,14 +63,17 @@ static int told_to_fail(const char *function) {
 #define MAY_FAIL int told = told_to_fail(__func__); if (told) return told
 #define NEEDS_CONTEXT MAY_FAIL; if (!current) return 201
 
-static int add_block(Address address, size_t length, int kind) {
+static uint64_t next_piece = 7000;
+
+static int add_shared(Address address, size_t length, int kind, int file) {
   for (int i = 0; i < MAX_BLOCKS; i++)
     if (blocks[i].kind == FREE) {
-      blocks[i].address = address; blocks[i].length = length; blocks[i].kind = kind;
+      blocks[i].address = address; blocks[i].length = length; blocks[i].kind = kind; blocks[i].file = file;
       return 0;
     }
   return 2;
 }
+static int add_block(Address address, size_t length, int kind) { return add_shared(address, length, kind, -1); }
 static int find_block(Address address, int kind) {
   for (int i = 0; i < MAX_BLOCKS; i++)
     if (blocks[i].kind == kind && blocks[i].address == address) return i;

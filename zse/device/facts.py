@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from zse.records import record
+
+LinkKind: TypeAlias = Literal["nvlink", "pcie", "none"]
 
 
 @record
@@ -37,3 +41,17 @@ class GpuInfo(DeviceFacts):
     """Its place among the GPUs that this process sees."""
     uuid: str
     """As the driver's tools show it, for example ``GPU-1b5c...``."""
+
+
+@record
+class GpuLink:
+    """How one GPU of a host reaches another one's memory."""
+
+    ordinal: int
+    """Places among the GPUs that this process sees: of the GPU that reads and writes,"""
+    other: int
+    """and of the one whose memory it is."""
+    kind: LinkKind
+    """``none``: its kernels cannot."""
+    performance_rank: int
+    """As the driver ranks its links; 0 is the best."""

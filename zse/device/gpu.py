@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from zse.device.facts import GpuInfo
+    from zse.device.facts import GpuInfo, GpuLink
     from zse.device.loader.library import CopyFunctions
 
 Grid: TypeAlias = tuple[int, int, int]
@@ -36,6 +36,13 @@ class Pool(Block, Protocol):
 
     def grow(self, to_bytes: int) -> int:
         """Make it hold at least so many bytes; return how many it holds."""
+
+
+class SharedBlock(Block, Protocol):
+    """Device memory that other processes of the host map."""
+
+    def export(self) -> int:
+        """Return a file descriptor by which another process maps it; the caller closes it."""
 
 
 class HostBlock(Block, Protocol):
@@ -152,6 +159,16 @@ class Gpu(Protocol):
     def allocate_host(self, length_bytes: int) -> HostBlock: ...
     def create_pool(self, reserve_bytes: int) -> Pool:
         """Return device memory that grows, up to ``reserve_bytes``; it holds none yet."""
+
+    def allocate_shared(self, length_bytes: int) -> SharedBlock: ...
+    def open_shared(self, descriptor: int, length_bytes: int) -> Block:
+        """Map the memory of another process's GPU; the descriptor stays the caller's to close."""
+
+    def map_host(self, host_address: int, length_bytes: int) -> Block:
+        """Let kernels see whole pages of the host's memory, at the address of what is returned."""
+
+    def link_to(self, ordinal: int) -> GpuLink:
+        """Return how kernels here reach another GPU's memory; a ``DeviceError`` if they do not."""
 
     def create_stream(self) -> Stream: ...
     def create_event(self, timing: bool = False) -> Event: ...

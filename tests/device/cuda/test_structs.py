@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from zse.device.cuda import errors, graph, info, memory, module, pool, stream, structs
+from zse.device.cuda import (
+    errors,
+    graph,
+    info,
+    links,
+    memory,
+    module,
+    pool,
+    shared,
+    stream,
+    structs,
+)
 from zse.device.cuda.signatures import BRIEF, SIGNATURES
 
 FIELDS = {
@@ -55,6 +66,10 @@ CONSTANTS = {
     "CU_MEM_ALLOCATION_TYPE_PINNED": structs.ALLOCATION_PINNED,
     "CU_MEM_LOCATION_TYPE_DEVICE": structs.LOCATION_DEVICE,
     "CU_MEM_ACCESS_FLAGS_PROT_READWRITE": structs.ACCESS_READ_WRITE,
+    "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR": structs.HANDLE_FILE_DESCRIPTOR,
+    "CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK": links._PERFORMANCE_RANK,
+    "CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED": links._NATIVE_ATOMICS,
+    "CU_MEMHOSTREGISTER_PORTABLE|CU_MEMHOSTREGISTER_DEVICEMAP": shared._REGISTER_PORTABLE_MAPPED,
     "CU_MEM_ALLOC_GRANULARITY_RECOMMENDED": pool._GRANULARITY_RECOMMENDED,
     "CU_MEMHOSTALLOC_PORTABLE": memory._PORTABLE,
     "CU_STREAM_NON_BLOCKING": stream._STREAM_NON_BLOCKING,

@@ -122,6 +122,13 @@ class CudaRule(BrokenRule):
         "Only asynchronous work of the recorded stream may be put into it meanwhile.",
     )
     """Recording a stream into a graph failed."""
+    NO_PEER_ACCESS = (
+        "no_peer_access",
+        "See nvidia-smi topo -p2p w: the GPUs of one model must reach each other, by NVLink or "
+        "over one PCIe root, with the IOMMU off and, in a container, all of them in it. "
+        "Choose others with --gpus, or fewer with --tensor-parallel.",
+    )
+    """A GPU cannot reach another one's memory."""
     RELEASED = ("released", "This is a defect of the program: report it with the message.")
     """Something of the GPU was used after it had been freed, destroyed or closed."""
 

@@ -29,6 +29,8 @@ from zse.device.loader.library import CopyFunctions
 from zse.device.loader.structs import DRIVER_FUNCTIONS
 
 if TYPE_CHECKING:
+    from zse.device.cuda.shared import MappedHost, SharedBlock
+    from zse.device.facts import GpuLink
     from zse.device.gpu import Stream as AnyStream
 
 _LIMIT_STACK_SIZE = 0
@@ -147,6 +149,28 @@ class Gpu:
 
     def capture(self, stream: AnyStream) -> Capture:
         return Capture(self.owner, stream)
+
+    # --- what several GPUs of one host share: a start with one GPU imports none of it -------------
+
+    def allocate_shared(self, length_bytes: int) -> SharedBlock:
+        from zse.device.cuda.shared import SharedBlock
+
+        return SharedBlock(self, length_bytes)
+
+    def open_shared(self, descriptor: int, length_bytes: int) -> SharedBlock:
+        from zse.device.cuda.shared import SharedBlock
+
+        return SharedBlock(self, length_bytes, descriptor)
+
+    def map_host(self, host_address: int, length_bytes: int) -> MappedHost:
+        from zse.device.cuda.shared import MappedHost
+
+        return MappedHost(self, host_address, length_bytes)
+
+    def link_to(self, ordinal: int) -> GpuLink:
+        from zse.device.cuda.links import require_link
+
+        return require_link(self._driver, self.info.ordinal, ordinal)
 
     # --- putting work into a stream --------------------------------------------------------------
 

@@ -17,8 +17,45 @@ from zse.units import align_up
 
 if TYPE_CHECKING:
     from zse.device.cuda.gpu import Gpu
+    from zse.device.cuda.library import Driver
 
 _GRANULARITY_RECOMMENDED = 1
+
+
+def properties_of(device: int, handle_types: int = 0) -> structs.AllocationProperties:
+    """Return what memory on a device is asked for by; ``handle_types``: how it may be shared."""
+    return structs.AllocationProperties(
+        type=structs.ALLOCATION_PINNED,
+        handle_types=handle_types,
+        location=structs.MemoryLocation(type=structs.LOCATION_DEVICE, id=device),
+    )
+
+
+def granularity_bytes(driver: Driver, properties: structs.AllocationProperties) -> int:
+    """Return the bytes that pieces of memory are multiples of."""
+    return driver.read(
+        ctypes.c_size_t,
+        "cuMemGetAllocationGranularity",
+        ctypes.byref(properties),
+        _GRANULARITY_RECOMMENDED,
+    )
+
+
+def map_piece(driver: Driver, device: int, address: int, length_bytes: int, piece: int) -> None:
+    """Put a piece of memory, wherever it lies, behind addresses that a device may use.
+
+    Raises:
+        CudaError: It cannot be; nothing is mapped then.
+    """
+    access = structs.AccessDescription(
+        location=structs.MemoryLocation(type=structs.LOCATION_DEVICE, id=device),
+        flags=structs.ACCESS_READ_WRITE,
+    )
+    driver.call("cuMemMap", address, length_bytes, 0, piece, 0)
+    with contextlib.ExitStack() as undone:
+        undone.callback(driver.release, "cuMemUnmap", address, length_bytes)
+        driver.call("cuMemSetAccess", address, length_bytes, ctypes.byref(access), 1)
+        undone.pop_all()
 
 
 class VirtualPool(Memory):
@@ -31,16 +68,9 @@ class VirtualPool(Memory):
 
     def __init__(self, gpu: Gpu, reserve_bytes: int) -> None:
         driver = gpu.owner.driver
-        self._location = structs.MemoryLocation(type=structs.LOCATION_DEVICE, id=gpu.device)
-        self._properties = structs.AllocationProperties(
-            type=structs.ALLOCATION_PINNED, location=self._location
-        )
-        self.granularity_bytes = driver.read(
-            ctypes.c_size_t,
-            "cuMemGetAllocationGranularity",
-            ctypes.byref(self._properties),
-            _GRANULARITY_RECOMMENDED,
-        )
+        self._device = gpu.device
+        self._properties = properties_of(gpu.device)
+        self.granularity_bytes = granularity_bytes(driver, self._properties)
         self.reserved_bytes = align_up(max(reserve_bytes, 1), self.granularity_bytes)
         reserved = (self.reserved_bytes, 0, 0, 0)
         super().__init__(gpu.owner, driver.read(ctypes.c_uint64, "cuMemAddressReserve", *reserved))
@@ -71,12 +101,9 @@ class VirtualPool(Memory):
         piece = ctypes.c_uint64()
         properties = ctypes.byref(self._properties)
         allocate(driver, "cuMemCreate", ctypes.byref(piece), length_bytes, properties, 0)
-        access = structs.AccessDescription(location=self._location, flags=structs.ACCESS_READ_WRITE)
         with contextlib.ExitStack() as undone:
             undone.callback(driver.release, "cuMemRelease", piece.value)
-            driver.call("cuMemMap", address, length_bytes, 0, piece.value, 0)
-            undone.callback(driver.release, "cuMemUnmap", address, length_bytes)
-            driver.call("cuMemSetAccess", address, length_bytes, ctypes.byref(access), 1)
+            map_piece(driver, self._device, address, length_bytes, piece.value)
             undone.pop_all()
         self._pieces.append((piece.value, length_bytes))
 

@@ -50,6 +50,12 @@ SIGNATURES: dict[str, tuple[type[Any], ...]] = {
     "cuMemMap": (ADDRESS, c_size_t, c_size_t, c_uint64, FLAGS64),
     "cuMemUnmap": (ADDRESS, c_size_t),
     "cuMemSetAccess": (ADDRESS, c_size_t, POINTER, c_size_t),
+    "cuMemExportToShareableHandle": (POINTER, c_uint64, c_int, FLAGS64),
+    "cuMemImportFromShareableHandle": (POINTER, POINTER, c_int),
+    "cuMemHostGetDevicePointer_v2": (POINTER, POINTER, c_uint),
+    # other GPUs
+    "cuDeviceCanAccessPeer": (POINTER, c_int, c_int),
+    "cuDeviceGetP2PAttribute": (POINTER, c_int, c_int, c_int),
     # streams and events
     "cuStreamCreate": (POINTER, c_uint),
     "cuStreamDestroy_v2": (HANDLE,),
