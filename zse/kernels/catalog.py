@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zse.kernels.attention import variants as attention
 from zse.kernels.delta import variants as delta
 from zse.kernels.embed import variants as embed
+from zse.kernels.exchange import variants as exchange
 from zse.kernels.experts import variants as experts
 from zse.kernels.gate_up import variants as gate_up
 from zse.kernels.latent import variants as latent
@@ -39,6 +40,7 @@ FOLDERS = (
     delta,
     pool,
     latent,
+    exchange,
 )
 
 

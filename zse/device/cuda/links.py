@@ -11,6 +11,7 @@ from zse.device.facts import GpuLink
 
 if TYPE_CHECKING:
     from zse.device.cuda.library import Driver
+    from zse.device.facts import LinkKind
 
 _PERFORMANCE_RANK = 1
 _NATIVE_ATOMICS = 3
@@ -30,7 +31,7 @@ def read_link(driver: Driver, ordinal: int, other: int) -> GpuLink:
         return driver.read(ctypes.c_int, "cuDeviceGetP2PAttribute", number, device, peer)
 
     # Only NVLink carries atomics between GPUs; nothing else that the driver says tells it apart.
-    kind = "nvlink" if attribute(_NATIVE_ATOMICS) else "pcie"
+    kind: LinkKind = "nvlink" if attribute(_NATIVE_ATOMICS) else "pcie"
     return GpuLink(
         ordinal=ordinal, other=other, kind=kind, performance_rank=attribute(_PERFORMANCE_RANK)
     )
