@@ -50,9 +50,7 @@ class Group:
         self.ranks, self.programs = ranks, programs
         self.slot_words = slot_words_for(hidden)
         words = inbox_bytes(ranks, programs, self.slot_words) // 4
-        self.inboxes = [
-            self.memory.empty(words, dtype=torch.int32).fill_(-1) for _ in range(ranks)
-        ]
+        self.inboxes = [self.memory.empty(words, dtype=torch.int32).fill_(-1) for _ in range(ranks)]
         self.states = [
             self.memory.empty(state_bytes(programs) // 4, dtype=torch.int32) for _ in range(ranks)
         ]

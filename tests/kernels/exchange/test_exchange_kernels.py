@@ -211,6 +211,4 @@ def test_sums_and_parts_that_no_kernel_takes_are_refused() -> None:
             Plain(rows=1, columns=16384, values=0), odd,
         )  # fmt: skip
     with pytest.raises(UnsupportedModelError, match=r"has 60 of 100 columns .* expected 48"):
-        rank_gather(
-            launcher, exchange, 0, 0, rows=1, part_columns=48, own_columns=60, columns=100
-        )
+        rank_gather(launcher, exchange, 0, 0, rows=1, part_columns=48, own_columns=60, columns=100)

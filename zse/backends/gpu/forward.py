@@ -69,11 +69,14 @@ class Residual:
     """What is done to these sums first, and to the stream afterwards."""
     norm: BoundNorm | None = None
     """LayerNorm of the stream itself, after all that."""
+    is_share: bool = False
+    """Whether ``pending`` and ``bias`` are a rank's part of a sum over ranks."""
 
     def take_pending(self) -> tuple[Partials | None, int, float, PostNorm | None]:
         """Return what is to be added, its bias, its factor and its norm; the caller adds it."""
         taken = self.pending, self.bias, self.scale, self.post
         self.pending, self.bias, self.scale, self.post = None, 0, 1.0, None
+        self.is_share = False
         return taken
 
     def take_norm(self) -> BoundNorm | None:

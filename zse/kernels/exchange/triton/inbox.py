@@ -58,8 +58,7 @@ def clock(spins, PLAIN: tl.constexpr):
     """Return nanoseconds; in the interpreter a spin counts as a millisecond."""
     if PLAIN:
         return spins.to(tl.int64) * 1000000
-    else:
-        return tl.extra.cuda.globaltimer()
+    return tl.extra.cuda.globaltimer()
 
 
 @triton.jit
