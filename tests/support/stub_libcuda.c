@@ -62,8 +62,8 @@ Result cuDeviceGetAttribute(int *out, int attribute, int device) {
   }
   return 1;
 }
-Result cuDevicePrimaryCtxRetain(void **out, int device) { MAY_FAIL; contexts++; *out = (void *)(intptr_t)(device + 1000); return 0; }
-Result cuDevicePrimaryCtxRelease_v2(int device) { MAY_FAIL; (void)device; contexts--; return 0; }
+Result cuDevicePrimaryCtxRetain(void **out, int device) { MAY_FAIL; __sync_fetch_and_add(&contexts, 1); *out = (void *)(intptr_t)(device + 1000); return 0; }
+Result cuDevicePrimaryCtxRelease_v2(int device) { MAY_FAIL; (void)device; __sync_fetch_and_sub(&contexts, 1); return 0; }
 Result cuCtxSetCurrent(void *context) { MAY_FAIL; current = context; return 0; }
 Result cuCtxSetLimit(int limit, size_t value) { NEEDS_CONTEXT; return limit == 0 && value ? 0 : 1; }
 
@@ -141,7 +141,7 @@ Result cuMemCreate(uint64_t *out, size_t length, const Properties *properties, u
     file = memfd_create("zse-stub", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)length)) return 2;
   }
-  *out = next_piece++;
+  *out = __sync_fetch_and_add(&next_piece, 1);
   return add_shared(*out, length, PIECE, file);
 }
 Result cuMemRelease(uint64_t piece) {
@@ -164,7 +164,7 @@ Result cuMemImportFromShareableHandle(uint64_t *out, void *handle, int type) {
   struct stat found;
   int file = (int)(intptr_t)handle;
   if (type != 1 || fstat(file, &found) || !found.st_size || found.st_size % (2 << 20)) return 1;
-  *out = next_piece++;
+  *out = __sync_fetch_and_add(&next_piece, 1);
   return add_shared(*out, (size_t)found.st_size, PIECE, fcntl(file, F_DUPFD_CLOEXEC, 0));
 }
 Result cuMemMap(Address address, size_t length, size_t offset, uint64_t piece, uint64_t flags) {
@@ -249,18 +249,18 @@ Result cuMemsetD8Async(Address to, unsigned char byte, size_t length, void *stre
 
 // --- streams and events ----------------------------------------------------------------------------
 
-Result cuStreamCreate(void **out, unsigned flags) { NEEDS_CONTEXT; *out = calloc(1, sizeof(Stream)); live_streams++; return flags == 1 ? 0 : 1; }
-Result cuStreamDestroy_v2(void *stream) { NEEDS_CONTEXT; free(stream); live_streams--; return 0; }
+Result cuStreamCreate(void **out, unsigned flags) { NEEDS_CONTEXT; *out = calloc(1, sizeof(Stream)); __sync_fetch_and_add(&live_streams, 1); return flags == 1 ? 0 : 1; }
+Result cuStreamDestroy_v2(void *stream) { NEEDS_CONTEXT; free(stream); __sync_fetch_and_sub(&live_streams, 1); return 0; }
 Result cuStreamSynchronize(void *stream) { NEEDS_CONTEXT; return ((Stream *)stream)->capturing ? 900 : 0; }
 Result cuEventCreate(void **out, unsigned flags) {
   NEEDS_CONTEXT;
   Event *event = calloc(1, sizeof(Event));
   event->timing = !(flags & 2);
   *out = event;
-  live_events++;
+  __sync_fetch_and_add(&live_events, 1);
   return 0;
 }
-Result cuEventDestroy_v2(void *event) { NEEDS_CONTEXT; free(event); live_events--; return 0; }
+Result cuEventDestroy_v2(void *event) { NEEDS_CONTEXT; free(event); __sync_fetch_and_sub(&live_events, 1); return 0; }
 Result cuEventRecord(void *event, void *stream) { NEEDS_CONTEXT; (void)stream; clock_gettime(CLOCK_MONOTONIC, &((Event *)event)->at); return 0; }
 Result cuEventSynchronize(void *event) { NEEDS_CONTEXT; (void)event; return 0; }
 Result cuEventElapsedTime(float *out, void *since, void *until) {
@@ -295,10 +295,10 @@ Result cuModuleLoadData(void **out, const void *image) {
   for (char *part = strtok_r(0, ";", &save); part && module->num_kernels < MAX_KERNELS; part = strtok_r(0, ";", &save))
     read_kernel(&module->kernels[module->num_kernels++], part);
   *out = module;
-  live_modules++;
+  __sync_fetch_and_add(&live_modules, 1);
   return 0;
 }
-Result cuModuleUnload(void *module) { NEEDS_CONTEXT; free(module); live_modules--; return 0; }
+Result cuModuleUnload(void *module) { NEEDS_CONTEXT; free(module); __sync_fetch_and_sub(&live_modules, 1); return 0; }
 Result cuModuleGetFunction(void **out, void *module, const char *name) {
   NEEDS_CONTEXT;
   Module *m = module;
@@ -352,11 +352,11 @@ Result cuStreamEndCapture(void *stream, void **out) {
   MAY_FAIL;
   if (!graph) return 903;
   *out = graph;
-  live_graphs++;
+  __sync_fetch_and_add(&live_graphs, 1);
   return 0;
 }
 Result cuGraphGetNodes(void *graph, void **nodes, size_t *count) { NEEDS_CONTEXT; *count = ((Graph *)graph)->count; return nodes ? 1 : 0; }
-Result cuGraphDestroy(void *graph) { NEEDS_CONTEXT; free(((Graph *)graph)->nodes); free(graph); live_graphs--; return 0; }
+Result cuGraphDestroy(void *graph) { NEEDS_CONTEXT; free(((Graph *)graph)->nodes); free(graph); __sync_fetch_and_sub(&live_graphs, 1); return 0; }
 #ifndef OLD_DRIVER
 Result cuGraphInstantiateWithFlags(void **out, void *graph, uint64_t flags) {
   NEEDS_CONTEXT;
@@ -366,7 +366,7 @@ Result cuGraphInstantiateWithFlags(void **out, void *graph, uint64_t flags) {
   copy->nodes = calloc(from->count ? from->count : 1, sizeof(Node));
   memcpy(copy->nodes, from->nodes, from->count * sizeof(Node));
   *out = copy;
-  live_execs++;
+  __sync_fetch_and_add(&live_execs, 1);
   return 0;
 }
 #endif
@@ -377,7 +377,7 @@ Result cuGraphLaunch(void *exec, void *stream) {
   for (int i = 0; i < graph->count; i++) do_node(&graph->nodes[i]);
   return stream ? 0 : 1;
 }
-Result cuGraphExecDestroy(void *exec) { NEEDS_CONTEXT; free(((Graph *)exec)->nodes); free(exec); live_execs--; return 0; }
+Result cuGraphExecDestroy(void *exec) { NEEDS_CONTEXT; free(((Graph *)exec)->nodes); free(exec); __sync_fetch_and_sub(&live_execs, 1); return 0; }
 
 // --- asked by tests --------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ typedef struct { Graph *capturing; } Stream;
 typedef struct { struct timespec at; int timing; } Event;
 
 static struct { Address address; size_t length; int kind, file; } blocks[MAX_BLOCKS];  // kinds below; file of what is shared, or -1
-enum { FREE, DEVICE, HOST, RESERVED, PIECE, MAPPED };
+enum { FREE, DEVICE, HOST, RESERVED, PIECE, MAPPED, TAKEN };
 static Launch launches[MAX_LAUNCHES];
 static int num_launches, contexts, live_streams, live_events, live_modules, live_graphs, live_execs, copies;
 static _Thread_local void *current;
@@ -67,8 +67,8 @@ static uint64_t next_piece = 7000;
 
 static int add_shared(Address address, size_t length, int kind, int file) {
   for (int i = 0; i < MAX_BLOCKS; i++)
-    if (blocks[i].kind == FREE) {
-      blocks[i].address = address; blocks[i].length = length; blocks[i].kind = kind; blocks[i].file = file;
+    if (__sync_bool_compare_and_swap(&blocks[i].kind, FREE, TAKEN)) {  // ranks are threads in some tests
+      blocks[i].address = address; blocks[i].length = length; blocks[i].file = file; blocks[i].kind = kind;
       return 0;
     }
   return 2;

@@ -198,6 +198,7 @@ class Collectives:
 
     def close(self) -> None:
         """Give everything back; no rank may be computing any more."""
+        self._gpu.make_current()
         with contextlib.ExitStack() as rest:
             for block in (self._failed, self._inbox, self._broken, self._own):
                 rest.callback(block.free)

@@ -5,11 +5,11 @@ nobody has sent is EMPTY, so data are their own flags: no fence and no second me
 sending and receiving, which is one flight over the link. Whoever has received words makes them
 EMPTY again.
 
-The same program of every GPU goes through the same exchanges, numbered by a counter of its own that
-stays on the device; an exchange uses the half of its slots that its number's parity says. Two halves
-are enough. In exchange k a program sends to all, receives from all, clears what it received, and
-only then, in k + 1, sends again. So when words of k + 2 reach it, their sender has received its own
-of k + 1, and the half has been cleared. Between two exchanges stands the end of a kernel or
+The same program of every GPU goes through the same exchanges, numbered by a counter of its own
+that stays on the device; an exchange uses the half of its slots that its number's parity says. Two
+halves are enough. In exchange k a program sends to all, receives from all, clears what it received,
+and only then, in k + 1, sends again. So when words of k + 2 reach it, their sender has received its
+own of k + 1, and the half has been cleared. Between two exchanges stands the end of a kernel or
 ``order_stores``.
 
 A GPU that is gone sends nothing. Whoever waits gives up after ``patience``, or when the host says
@@ -117,8 +117,8 @@ def values_of(words, NARROW: tl.constexpr):
 @triton.jit
 def places_of(GROUPS: tl.constexpr, NARROW: tl.constexpr):
     """Return [G, 128] the places of words in a slot, or [G, 64] of pairs."""
-    WIDTH: tl.constexpr = GROUP // 2 if NARROW else GROUP
-    return tl.arange(0, GROUPS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    width: tl.constexpr = GROUP // 2 if NARROW else GROUP
+    return tl.arange(0, GROUPS)[:, None] * width + tl.arange(0, width)[None, :]
 
 
 @triton.jit

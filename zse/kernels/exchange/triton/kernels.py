@@ -109,10 +109,10 @@ def rank_sum(
     patient = 1 - tl.load(state)
     places = places_of(GROUPS, NARROW)
     inner = places_of(GROUPS, False)
-    TILE: tl.constexpr = GROUPS * GROUP
-    for tile in range(program, tl.cdiv(count, TILE), tl.num_programs(0)):
-        first = (zero + tile) * TILE
-        left = (tl.minimum(count - first, TILE)).to(tl.int32)
+    size: tl.constexpr = GROUPS * GROUP
+    for tile in range(program, tl.cdiv(count, size), tl.num_programs(0)):
+        first = (zero + tile) * size
+        left = (tl.minimum(count - first, size)).to(tl.int32)
         inside = inner < left
         sent = places < (left // 2 if NARROW else left)
         line = added + first
@@ -152,16 +152,16 @@ def rank_sum_in_two(
     patient = 1 - tl.load(state)
     places = places_of(GROUPS, True)
     inner = places_of(GROUPS, False)
-    TILE: tl.constexpr = GROUPS * GROUP
+    size: tl.constexpr = GROUPS * GROUP
     every = tl.full(places.shape, True, tl.int1)
-    runs = tl.cdiv(tl.cdiv(count, TILE), ranks)
+    runs = tl.cdiv(tl.cdiv(count, size), ranks)
     for run in range(program, runs, tl.num_programs(0)):
         half = half_of(inbox, number)
         if run != program:
             order_stores(PLAIN)
         own = tl.zeros(places.shape, tl.int32)
         for owner in range(ranks):
-            at = (zero + run * ranks + owner) * TILE + inner
+            at = (zero + run * ranks + owner) * size + inner
             inside = at < count
             part = sum_partials(added, at, inside, splits, split_words)
             if has_added_bias != 0:
@@ -180,12 +180,12 @@ def rank_sum_in_two(
             words_0, words_1, patient = receive_two(
                 inbox, half, owner, patient, places, every, PLAIN
             )
-            at = (zero + run * ranks + owner) * TILE + inner
+            at = (zero + run * ranks + owner) * size + inner
             values = values_of(tl.where(rank == owner, packed, words_0), True)
             tl.store(added + at, values, mask=at < count)
             exists = (tl.zeros(at.shape, tl.int32) + owner) < ranks - 1
             values = values_of(tl.where(rank == owner + 1, packed, words_1), True)
-            tl.store(added + at + TILE, values, mask=(at + TILE < count) & exists)
+            tl.store(added + at + size, values, mask=(at + size < count) & exists)
         number += 2
     tl.store(counter, number)
 
@@ -209,11 +209,11 @@ def rank_gather(
     number = tl.load(counter)
     patient = 1 - tl.load(state)
     places = places_of(GROUPS, False)
-    TILE: tl.constexpr = GROUPS * GROUP
-    row_tiles = tl.cdiv(part_columns, TILE)
+    size: tl.constexpr = GROUPS * GROUP
+    row_tiles = tl.cdiv(part_columns, size)
     for tile in range(program, rows * row_tiles, tl.num_programs(0)):
         row = zero + tile // row_tiles
-        at = (tile % row_tiles) * TILE + places
+        at = (tile % row_tiles) * size + places
         sent = at < part_columns
         values = tl.load(part + row * own_columns + at, mask=at < own_columns, other=0.0)
         own = words_of(values, False, PLAIN)
