@@ -29,6 +29,8 @@ from zse.kernels.delta.launch import (
 from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.embed import variants as embed_forms
 from zse.kernels.embed.launch import EmbedTable, Placing, embed
+from zse.kernels.exchange import variants as exchange_forms
+from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_sum
 from zse.kernels.experts import variants as expert_forms
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.experts.plan import PairPlan
@@ -105,6 +107,23 @@ def test_every_norm_is_one_that_a_row_asks_for() -> None:
         target = Plain(rows=1, columns=128 * groups, values=0)
         stream_norm(launcher, 0, target.columns, 0, 1e-6, target)
     assert launcher.keys == packed(of=norm_forms.VARIANTS)
+
+
+def test_every_exchange_is_one_that_ranks_ask_for() -> None:
+    launcher = Recorder()
+    for ranks, narrow in product((2, 4), EITHER):
+        exchange = Exchange(
+            rank=0, ranks=ranks, words=0, offsets=0, state=0, failed=0, broken=0,
+            slot_words=8192, programs=128, patience_nanoseconds=1,
+        )  # fmt: skip
+        rank_sum(launcher, exchange, sums(256), narrow=narrow)
+        rank_gather(launcher, exchange, 0, 0, rows=1, part_columns=64, own_columns=64, columns=128)
+        for groups, quantized in product(exchange_forms.NORM_GROUPS, EITHER):
+            hidden = 128 * groups
+            target = output(hidden, quantized=quantized)
+            added = sums(hidden)
+            rank_norm(launcher, exchange, 0, 1, hidden, 0, 1e-6, target, added, narrow=narrow)
+    assert launcher.keys == packed(of=exchange_forms.VARIANTS)
 
 
 def test_every_activation_is_one_that_a_product_asks_for() -> None:
