@@ -13,6 +13,7 @@ from zse.engine.request import Request, SamplingParams
 from zse.format import ZSEReader
 from zse.models.runner import load_runner
 from zse.options import LoadOptions, load_options
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +21,23 @@ if TYPE_CHECKING:
 
 __all__ = ["make_pair"]
 
-SHAPE: dict[str, Any] = {"vocab_size": 300, "max_position_embeddings": 512, "eos_token_id": None}
+SHAPE: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 512,
+    "eos_token_id": None,
+}
+"""A GPU's kernels have this width of a head."""
 SIZES: dict[str, Any] = {"num_blocks": 64, "block_size": 8, "threads": 1, "max_sequences": 4}
+
+
+def kernels_of() -> str:
+    return load_settings().serve.load.device.kernels
 
 
 class Engines:
@@ -33,13 +49,15 @@ class Engines:
         self._open: list[tuple[EngineCore, ZSEReader]] = []
 
     def options(self, **changes: Any) -> LoadOptions:
-        given = {"deterministic": True, **SIZES, **changes}
+        own = {"block_size": 32, "kernels": kernels_of()} if self.device == "cuda" else {}
+        given = {"deterministic": True, **SIZES, **own, **changes}
         return load_options(device=self.device, **given)
 
     def core(self, **changes: Any) -> EngineCore:
         reader = ZSEReader(self.path)
         options = self.options(**changes)
-        core = make_core(load_runner(reader, options), options)
+        runner = load_runner(reader, options, cache_dir=load_settings().cache_dir)
+        core = make_core(runner, options)
         assert isinstance(core, EngineCore)
         self._open.append((core, reader))
         return core
@@ -54,7 +72,16 @@ class Engines:
         self._open = []
 
 
-@pytest.fixture(params=[("cpu", "qwen2"), ("cpu", "gemma3"), ("torch", "qwen2")], ids="-".join)
+DEVICES = [
+    ("cpu", "qwen2"),
+    ("cpu", "gemma3"),
+    ("torch", "qwen2"),
+    pytest.param(("cuda", "qwen2"), marks=pytest.mark.gpu),
+    pytest.param(("cuda", "gemma3"), marks=pytest.mark.gpu),
+]
+
+
+@pytest.fixture(params=DEVICES, ids="-".join)
 def engines(request: pytest.FixtureRequest, make_pair: Callable[..., Any]):
     device, family = request.param
     own = {"sliding_window": 24} if family == "gemma3" else {}

@@ -37,7 +37,8 @@ def test_answers_are_those_of_an_engine_that_computed_all_itself(engines, answer
     after.check_consistency()
     assert [answer(after, prompt) for prompt in QUESTIONS] == expected
     stats = after.stats()
-    assert stats.restored_store_tokens == stats.prefix_hit_tokens > 2 * 70
+    least = 2 * 64 if engines.device == "cuda" else 2 * 70
+    assert stats.restored_store_tokens == stats.prefix_hit_tokens >= least
     assert stats.computed_tokens < before.stats().computed_tokens / 2
 
 
