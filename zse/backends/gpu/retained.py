@@ -52,12 +52,15 @@ class Retained:
             return False
 
     def changed_groups(self, header: ZSEHeader) -> list[str]:
-        """Return the groups of a file of the same shape whose bytes are not on the device."""
+        """Return the groups of a file of the same shape whose bytes are not on the device.
+
+        A digest that is nothing but zeros was left out: it says nothing.
+        """
         here = {group.name: group.sha256 for group in self._header.groups}
         return [
             group.name
             for group in header.groups
-            if not group.sha256 or group.sha256 != here[group.name]
+            if not group.sha256.strip("0") or group.sha256 != here[group.name]
         ]
 
     def close(self) -> None:
