@@ -1,0 +1,349 @@
+"""Rank 0's side: starts the other ranks, watches them, and tells all of them what to do.
+
+One thread starts them and lives as long as they do: the kernel kills them when it ends, as it does
+with the process, however that ends. It sees a rank end by its descriptor and a rank that is stopped
+by its state; one that still runs and does not move for long is told by what it has done. Whichever
+it is, all ranks end then, and whoever waits is told why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from zse.backends.ranks import Gift, Share
+from zse.engine.ranks.links import Failed, Given, LeaderLink, Task, error_of, receive_note, send_note
+from zse.engine.ranks.messages import (
+    BlockTables,
+    End,
+    Logits,
+    Masks,
+    Rest,
+    encoded,
+    message_of,
+)
+from zse.engine.ranks.shared import Sender, SharedMemory
+from zse.errors import DeviceError
+from zse.kernels.native.library import load
+from zse.option import values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from zse.backends.types import StepBatch, TokenMasks
+    from zse.format.reader import ZSEReader
+    from zse.options import LoadOptions
+
+_LOG = logging.getLogger("zse.engine")
+_LOOK_SECONDS = 0.1
+_STOPPED_SECONDS = 0.6
+"""How long a rank may be stopped: a debugger or a signal that is taken back does less."""
+_END_SECONDS = 2.0
+"""How long ranks are given to end by themselves when the model is closed."""
+_MAIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from zse.engine.ranks.worker import main; main(sys.argv[2:])"
+)
+"""The same code from the same places, whatever put them on this process's path."""
+
+
+class RankFailure(DeviceError):
+    """A rank ended, stopped or failed: the others have ended, too."""
+
+
+class RankGroup:
+    """The ranks of one model. Rank 0 is this process.
+
+    Args:
+        reader: The model's open file.
+        options: How it is loaded; those of the ranks say how many there are.
+        devices: The name of each rank's device.
+        cache_dir: Of this machine's kernel packs and tables.
+
+    Raises:
+        DeviceError: A rank could not be started.
+    """
+
+    def __init__(
+        self,
+        reader: ZSEReader,
+        options: LoadOptions,
+        devices: Sequence[str],
+        *,
+        cache_dir: Path | None = None,
+    ) -> None:
+        self.devices = tuple(devices)
+        self.failure: RankFailure | None = None
+        self._timeout_seconds = options.ranks.timeout_seconds
+        self._shared = SharedMemory()
+        pairs = [
+            socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self.devices[1:]
+        ]
+        self._sockets, self._theirs = [one for one, _ in pairs], [other for _, other in pairs]
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._has_started = threading.Event()
+        self._start_error: OSError | None = None
+        self._is_closing = False
+        self._lock = threading.Lock()
+        self._tell: Callable[[RankFailure], None] | None = None
+        share = Share(rank=0, ranks=len(self.devices))
+        self.link = LeaderLink(share, self._shared, self._sockets, self.check)
+        library = load(options.device.cpu_instructions)
+        self._sender = Sender(self._shared, library, share.ranks, self.check)
+        self._tables = BlockTables()
+        self._thread = threading.Thread(target=self._run, name="zse-ranks", daemon=True)
+        self._thread.start()
+        self._has_started.wait()
+        if self._start_error is not None:
+            self.close()
+            raise DeviceError(f"no process of a rank could be started: {self._start_error}")
+        self._give_tasks(reader, options, cache_dir)
+
+    def _give_tasks(
+        self, reader: ZSEReader, options: LoadOptions, cache_dir: Path | None
+    ) -> None:
+        file = reader.share_file()
+        spin = spin_of(len(self.devices))
+        try:
+            for rank, to in enumerate(self._sockets, start=1):
+                values = values_of(options) | {"device": self.devices[rank]}
+                task = Task(
+                    str(file.path),
+                    values,
+                    None if cache_dir is None else str(cache_dir),
+                    rank,
+                    len(self.devices),
+                    spin,
+                )
+                with contextlib.suppress(OSError):  # it has ended: the thread sees that
+                    send_note(to, task, [file.fd])
+        finally:
+            file.close()
+
+    # --- what all ranks do -----------------------------------------------------------------------
+
+    def submit(self, batch: StepBatch) -> StepBatch:
+        """Send a step to the others; return it as rank 0 computes it."""
+        self._sender.send(encoded(message_of(batch, self._tables)))
+        if batch.masks is None:
+            return batch
+        rows = sum(row.is_masked for rows in batch.sampling for row in rows)
+        return StepBatch(
+            chunks=batch.chunks,
+            sampling=batch.sampling,
+            masks=_ToldMasks(batch.masks, rows, self._sender),
+        )
+
+    def logits(self, token_ids: Sequence[int], chunk_tokens: int) -> None:
+        self._sender.send(encoded(Logits(list(token_ids), chunk_tokens)))
+
+    def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
+        self._sender.send(encoded(Rest([list(each) for each in free_blocks])))
+
+    # --- what becomes of them --------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse to go on when the ranks have failed, with what happened."""
+        if self.failure is not None:
+            raise RankFailure(self.failure.message, hint=self.failure.hint)
+
+    def when_failed(self, tell: Callable[[RankFailure], None]) -> None:
+        """Have a failure told to somebody, at once if there was one; from another thread."""
+        with self._lock:
+            self._tell, failure = tell, self.failure
+        if failure is not None:
+            tell(failure)
+
+    def close(self) -> None:
+        """End the other ranks. No step may be running."""
+        if not self._is_closing:
+            with contextlib.suppress(DeviceError):
+                self._sender.send(encoded(End()))
+        self._is_closing = True
+        deadline = time.monotonic() + (_END_SECONDS if self.failure is None else 0)
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(OSError, ValueError):
+            os.eventfd_write(self._wake_fd, 1)
+        self._thread.join()
+
+    def fail(self, message: str, hint: str = "") -> None:
+        """End all ranks for a reason; only the first one counts."""
+        with self._lock:
+            if self._is_closing or self.failure is not None:
+                return
+            hint = hint or "Look at the log of that rank; --restart-ranks starts them all again."
+            failure = self.failure = RankFailure(message, hint=hint)
+            tell = self._tell
+        _LOG.error("%s: all ranks end", message)
+        self._shared.break_off()
+        self._kill()
+        self.link.wake()
+        if tell is not None:
+            tell(failure)
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    # --- the thread that starts and watches them -------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            try:
+                self._start()
+            except OSError as error:
+                self._start_error = error
+                return
+            finally:
+                for one in self._theirs:
+                    one.close()
+                self._has_started.set()
+            self._watch()
+        except BaseException as error:  # nobody would watch them any more
+            self.fail(f"the ranks cannot be watched: {error}")
+            raise
+        finally:
+            self._kill()
+            for process in self._processes:
+                process.wait()
+            for one in self._sockets:
+                one.close()
+
+    def _start(self) -> None:
+        path = json.dumps(sys.path)
+        flags = ["-I", "-S"] if sys.flags.isolated else []
+        flags += [flag for flag, is_set in (("-s", sys.flags.no_user_site),) if is_set]
+        for theirs in self._theirs:
+            fds = (self._shared.fd, theirs.fileno())
+            arguments = [str(os.getpid()), *map(str, fds)]
+            self._processes.append(
+                subprocess.Popen(
+                    [sys.executable, *flags, "-c", _MAIN, path, *arguments],
+                    pass_fds=fds,
+                    stdin=subprocess.DEVNULL,
+                )
+            )
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        pidfds = {os.pidfd_open(process.pid): rank for rank, process in self._numbered()}
+        talking = {one.fileno(): rank for rank, one in enumerate(self._sockets, start=1)}
+        for fd in (*pidfds, *talking, self._wake_fd):
+            poll.register(fd, select.POLLIN)
+        watched = _Progress(self._shared, self._sender, self._timeout_seconds)
+        stopped: dict[int, float] = {}
+        try:
+            while not self._is_closing and self.failure is None:
+                ready = [fd for fd, _ in poll.poll(_LOOK_SECONDS * 1000)]
+                for fd in ready:
+                    if fd in talking and not self._hear(talking[fd]):
+                        poll.unregister(fd)
+                        del talking[fd]
+                for fd in ready:
+                    if fd in pidfds and self.failure is None:
+                        self._report_end(pidfds[fd])
+                self._look_for_stopped(stopped)
+                if (told := watched.look()) is not None:
+                    self.fail(told)
+        finally:
+            for fd in pidfds:
+                os.close(fd)
+
+    def _numbered(self) -> list[tuple[int, subprocess.Popen[bytes]]]:
+        return list(enumerate(self._processes, start=1))
+
+    def _hear(self, rank: int) -> bool:
+        """Take what a rank says; return whether it may say more."""
+        received = receive_note(self._sockets[rank - 1])
+        if received is None:
+            return False
+        note, descriptors = received
+        if isinstance(note, Given):
+            self.link.put(rank, Gift(note.payload, tuple(descriptors)))
+        elif isinstance(note, Failed):
+            told = error_of(self._name(rank), note)
+            self.fail(told.message, told.hint)
+            return False
+        return True
+
+    def _report_end(self, rank: int) -> None:
+        code = self._processes[rank - 1].wait()
+        how = f"ended with exit code {code}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"was ended by {signal.Signals(-code).name}"
+        self.fail(f"{self._name(rank)} {how}")
+
+    def _look_for_stopped(self, since: dict[int, float]) -> None:
+        now = time.monotonic()
+        for rank, process in self._numbered():
+            if _state_of(process.pid) not in "tT":
+                since.pop(rank, None)
+            elif now - since.setdefault(rank, now) >= _STOPPED_SECONDS:
+                self.fail(f"{self._name(rank)} was stopped and does not go on")
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} ({self.devices[rank]})"
+
+
+class _Progress:
+    """Whether the ranks still move while they have something to do."""
+
+    def __init__(self, shared: SharedMemory, sender: Sender, timeout_seconds: float) -> None:
+        self._shared, self._sender = shared, sender
+        self._timeout_seconds = timeout_seconds
+        self._moved: tuple[int, ...] = ()
+        self._since = time.monotonic()
+
+    def look(self) -> str | None:
+        """Return what is wrong, or None."""
+        now, ranks = time.monotonic(), 1 + len(self._sender.others)
+        moved = (self._sender.num_sent, *self._shared.moved(ranks))
+        if moved != self._moved or self._sender.num_done == self._sender.num_sent:
+            self._moved, self._since = moved, now
+            return None
+        if now - self._since < self._timeout_seconds:
+            return None
+        return f"no rank has moved for {self._timeout_seconds:.0f} s in the midst of a step"
+
+
+class _ToldMasks:
+    """Masks that the other ranks are told of as they are written."""
+
+    def __init__(self, masks: TokenMasks, num_rows: int, sender: Sender) -> None:
+        self._masks, self._num_rows, self._sender = masks, num_rows, sender
+
+    def write(self, address: int, row_bytes: int) -> None:
+        self._masks.write(address, row_bytes)
+        self._sender.send(encoded(Masks(ctypes.string_at(address, self._num_rows * row_bytes))))
+
+
+def _state_of(pid: int) -> str:
+    """Return the letter of a process's state; a space where it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - ten times a second
+            return file.read(512).rpartition(b") ")[2][:1].decode() or " "
+    except OSError:
+        return " "
+
+
+def spin_of(ranks: int) -> int:
+    """Return how long ranks look for their next step before they sleep: not where cores are few."""
+    cores = len(os.sched_getaffinity(0))
+    return 200_000 if cores >= 2 * ranks else 0

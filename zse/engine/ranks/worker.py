@@ -1,0 +1,156 @@
+"""A rank other than the first: a process that loads its share and does what rank 0 says.
+
+It ends with the process that started it, whatever happened to that. Signals of a terminal or of a
+service manager are for rank 0, which lets this one finish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from zse.backends import begin_arrival
+from zse.backends.ranks import Share
+from zse.engine.ranks.links import MemberLink, Task, note_of, receive_note, send_note
+from zse.engine.ranks.messages import (
+    BlockTables,
+    End,
+    Logits,
+    Masks,
+    Rest,
+    Step,
+    batch_of,
+    decoded,
+)
+from zse.engine.ranks.shared import Receiver, SharedMemory
+from zse.errors import EngineError
+from zse.format.reader import ZSEReader
+from zse.kernels.native.library import load
+from zse.models.runner import load_runner, spec_of
+from zse.models.share import part_of
+from zse.option import with_values
+from zse.options import LoadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.operations import PendingStep
+    from zse.engine.ranks.messages import Message
+    from zse.models.runner import ModelRunner
+
+_DIE_WITH_PARENT = 1
+"""``PR_SET_PDEATHSIG``."""
+_STEPS_AHEAD = 1
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Be a rank until rank 0 says the end, or ends."""
+    parent, memory_fd, socket_fd = map(int, arguments)
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before this process could say that it goes with it
+    leader = socket.socket(fileno=socket_fd)
+    code = 0
+    try:
+        received = receive_note(leader)
+        if received is None or not isinstance(received[0], Task):
+            os._exit(1)
+        task, [file_fd] = received[0], received[1]
+        _serve(task, file_fd, SharedMemory(memory_fd), leader)
+    except BaseException as error:  # noqa: BLE001 - rank 0 raises it
+        code = 1
+        with contextlib.suppress(OSError):
+            send_note(leader, note_of(error))
+    # Threads may be inside native code, and there is nothing that has to be given back.
+    os._exit(code)
+
+
+def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket) -> None:
+    options = with_values(LoadOptions(), task.options)
+    link = MemberLink(Share(rank=task.rank, ranks=task.ranks), shared, leader)
+    library = load(options.device.cpu_instructions)
+    receiver = Receiver(shared, library, task.rank, spin_ns=task.spin_nanoseconds)
+    with ZSEReader(f"/proc/self/fd/{file_fd}") as reader:
+        spec = spec_of(reader)
+        part = part_of(spec, reader.header.loaded(), link)
+        runner = load_runner(
+            reader,
+            options,
+            cache_dir=None if task.cache_dir is None else Path(task.cache_dir),
+            spec=spec,
+            arrival=begin_arrival(options.device, reader, cuts=part.cuts),
+            part=part,
+        )
+        link.exchange(b"ready")
+        _Rank(runner, receiver, link).run()
+
+
+class _GivenMasks:
+    """Masks that rank 0 has written."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, address: int, row_bytes: int) -> None:  # noqa: ARG002 - they are of this size
+        ctypes.memmove(address, self.data, len(self.data))
+
+
+class _Rank:
+    """Does what the messages say, in their order."""
+
+    def __init__(self, runner: ModelRunner, receiver: Receiver, link: MemberLink) -> None:
+        self._runner, self._receiver, self._link = runner, receiver, link
+        self._tables = BlockTables()
+        self._in_flight: deque[PendingStep] = deque()
+        self._masks = _GivenMasks()
+
+    def run(self) -> None:
+        is_over = False
+        while not is_over:
+            data = self._receiver.receive()
+            if data is None:
+                self._link.check()
+                continue
+            message = decoded(data)
+            is_over = isinstance(message, End)
+            self._do(message)
+            self._receiver.done()
+
+    def _do(self, message: Message) -> None:
+        match message:
+            case Step():
+                self._submit(message)
+            case Masks():
+                self._masks.data = message.data
+                if self._in_flight:
+                    self._in_flight[-1].sample()
+            case Logits():
+                self._wait(0)
+                self._runner.logits(message.token_ids, chunk_tokens=message.chunk_tokens)
+            case Rest():
+                self._wait(0)
+                self._runner.rest(message.free_blocks)
+            case End():
+                self._wait(0)
+                self._runner.close()
+
+    def _submit(self, step: Step) -> None:
+        batch = batch_of(step, self._tables, self._masks if step.has_masks else None)
+        try:
+            self._in_flight.append(self._runner.submit(batch))
+        except EngineError:
+            return  # the step contradicts itself: rank 0 says so, and goes on
+        self._wait(_STEPS_AHEAD)
+
+    def _wait(self, most: int) -> None:
+        """Wait for steps until so many are in flight, as rank 0 does for their tokens."""
+        while len(self._in_flight) > most:
+            self._in_flight.popleft().wait()
