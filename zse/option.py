@@ -178,16 +178,6 @@ def with_values(one: Record, values: Mapping[str, object]) -> Record:
     return replace(one, **changes) if changes else one  # type: ignore[type-var]
 
 
-def values_of(one: Any) -> dict[str, Any]:
-    """Return the options of a record and of the records in it by their keys: for ``with_values``."""
-    found = {row.key or name: getattr(one, name) for name, row in own_options(type(one)).items()}
-    for entry in fields(one):
-        inner = getattr(one, entry.name)
-        if hasattr(inner, "__record__"):
-            found |= values_of(inner)
-    return found
-
-
 def with_flags(one: Record, flags: Mapping[str, object]) -> Record:
     """Return a record with what a command line gave; a flag that is None was not given.
 

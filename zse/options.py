@@ -26,6 +26,7 @@ KV_DTYPES = ("auto", "fp32", "fp16", "bf16", "int8")
 PREFILL_PRECISIONS = ("auto", "16", "8")
 SPECULATIONS = ("auto", "suffix", "model", "off")
 CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
+MAX_RANKS = 16
 MAX_THREADS = 1024
 """Far more than any machine has cores; the runtime below crashes where it cannot start them all."""
 
@@ -182,6 +183,33 @@ class LoRAOptions(Checked):
 
 
 @record
+class RankOptions(Checked):
+    """How many devices of this machine compute a model together, and which."""
+
+    tensor_parallel: int = described(
+        1,
+        "Devices of this machine that compute the model together, each its share; on a CPU so many "
+        "processes",
+        least=1,
+        most=MAX_RANKS,
+        also=("--tp",),
+    )
+    gpus: str = described(
+        "",
+        "GPUs that compute the model together, by number: 0,1",
+        unset="the first of the machine",
+    )
+    timeout_seconds: float = described(
+        60.0,
+        "How long devices that compute a step together may go without any progress before they are "
+        "given up",
+        key="rank_timeout_seconds",
+        unit="s",
+        least=1.0,
+    )
+
+
+@record
 class LoadOptions(Checked):
     """How a model is placed on a device."""
 
@@ -190,6 +218,7 @@ class LoadOptions(Checked):
     batch: BatchOptions = BatchOptions()
     speculation: SpeculationOptions = SpeculationOptions()
     lora: LoRAOptions = LoRAOptions()
+    ranks: RankOptions = RankOptions()
     quant: str | None = described(
         None, "Scheme to convert to when the model is not a .zse file yet", env=""
     )
@@ -226,6 +255,9 @@ class LoadFields(TypedDict, total=False):
     max_loras: int
     lora_gib: float
     draft_model: str
+    tensor_parallel: int
+    gpus: str
+    rank_timeout_seconds: float
     quant: str | None
 
 
@@ -247,7 +279,7 @@ def load_fields(options: LoadOptions) -> LoadFields:
         row.key if row.key in LoadFields.__annotations__ else name: getattr(one, name)
         for one in (
             *(options, options.device, options.cache, options.batch),
-            *(options.speculation, options.lora),
+            *(options.speculation, options.lora, options.ranks),
         )
         for name, row in own_options(type(one)).items()
     }

@@ -14,6 +14,7 @@ from zse.format import ZSEReader
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import DeviceOptions, LoadOptions
+    from zse.stream.shards import Cut
 
 
 def preload(device: str, spec: ModelSpec | None = None) -> None:
@@ -41,12 +43,14 @@ def begin_arrival(
     options: DeviceOptions,
     reader: ModelFile,
     *,
+    cuts: Mapping[str, Cut] | None = None,
     phases: Phases = no_phases,
     retained: Retained | None = None,
 ) -> Arrival | None:
     """Send a file's weights on their way to a GPU; ``create_backend`` takes them over.
 
-    They go into what is retained for them, where that is still there.
+    They go into what is retained for them, where that is still there. With ``cuts`` they are the
+    share of a rank.
 
     Returns:
         None where the device is no GPU.
@@ -62,7 +66,14 @@ def begin_arrival(
 
     if retained is not None and retained.take():
         return Arrival.into(retained, reader)
-    return Arrival.begin(options.name, reader, allowed_bytes=options.vram_bytes, phases=phases)
+    share = None
+    if cuts is not None:
+        from zse.stream.shards import Sharded
+
+        share = Sharded(reader.header.loaded(), cuts)
+    return Arrival.begin(
+        options.name, reader, share=share, allowed_bytes=options.vram_bytes, phases=phases
+    )
 
 
 def begin_to_map(reader: ModelFile) -> None:
@@ -105,7 +116,8 @@ def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
         from zse.backends.single import check_deterministic
 
         check_deterministic(load.spec, load.options)
-    arrival = arrival or begin_arrival(load.options.device, reader, phases=load.phases)
+    cuts = None if load.part is None else load.part.cuts
+    arrival = arrival or begin_arrival(load.options.device, reader, cuts=cuts, phases=load.phases)
     if arrival is not None:
         from zse.backends.gpu.open import open_gpu_backend
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from zse.backends.kv_groups import KVGroups
+    from zse.backends.types import StepBatch
     from zse.models.spec import ModelSpec
     from zse.stream.shards import Cut
 
@@ -50,6 +51,21 @@ class RankPart:
     """Of this rank's share."""
     cuts: Mapping[str, Cut]
     """What this rank has of the file's tensors."""
+    crew: Crew | None = None
+    """Of rank 0: the others, who are told what all do."""
+
+
+class Crew(Protocol):
+    """The other ranks, as rank 0's runner tells them what it does itself."""
+
+    def submit(self, batch: StepBatch) -> StepBatch:
+        """Tell them of a step; return it as rank 0 computes it."""
+
+    def logits(self, token_ids: Sequence[int], chunk_tokens: int) -> None:
+        """Have them compute the logits of a sequence."""
+
+    def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
+        """Have them give back memory."""
 
 
 class RankLink(Protocol):

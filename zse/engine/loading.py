@@ -119,7 +119,9 @@ def load_model(
             from zse.engine.drafting.opening import memory_beside
 
             opened.arrival.set_aside(memory_beside(options, settings))
-        prefixes = _prefixes_of(reader, options, settings)
+        if opened.ranks is not None:
+            options = opened.ranks.options_for(num_adapters)
+        prefixes = None if opened.ranks is not None else _prefixes_of(reader, options, settings)
         if num_adapters and opened.arrival is not None:
             options = with_room_for_adapters(options, reading.spec, num_adapters)
         runner = load_runner(
@@ -128,9 +130,13 @@ def load_model(
             cache_dir=settings.cache_dir,
             spec=reading.spec,
             arrival=opened.arrival,
+            part=None if opened.ranks is None else opened.ranks.part,
             phases=phases,
         )
         try:
+            if opened.ranks is not None:
+                with phases("ranks"):
+                    opened.ranks.wait_until_ready(runner)
             tokenizer = reading.tokenizer()
             begin = _draft_model_of(runner, reader, options, settings)
             core = make_core(runner, options, _end_tokens(reader, tokenizer), begin)

@@ -5,6 +5,7 @@ The server does this before it imports the engine, so nothing here may need the 
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.retained import Retained
+    from zse.engine.ranks.opening import OpenedRanks
     from zse.format.model_file import ModelFile
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
@@ -31,14 +33,17 @@ class OpenedModel:
     reader: ModelFile
     arrival: Arrival | None
     """Its weights on their way to a GPU; None on a CPU."""
+    ranks: OpenedRanks | None = None
+    """The other devices that compute it, which load their shares meanwhile."""
 
     def abandon(self) -> None:
         """Give everything back, when no engine is made of it."""
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.reader.close)
             if self.arrival is not None:
-                self.arrival.abandon()
-        finally:
-            self.reader.close()
+                stack.callback(self.arrival.abandon)
+            if self.ranks is not None:
+                stack.callback(self.ranks.group.close)
 
 
 def open_model(
@@ -60,9 +65,8 @@ def open_model(
         FormatError: The file is damaged.
         DeviceError: The device is absent or too small.
     """
-    return send_weights(
-        open_file(model, options, settings, phases=phases, progress=progress), options, phases
-    )
+    reader = open_file(model, options, settings, phases=phases, progress=progress)
+    return send_weights(reader, options, phases, cache_dir=settings.cache_dir)
 
 
 def open_file(
@@ -84,8 +88,19 @@ def send_weights(
     options: LoadOptions,
     phases: Phases = no_phases,
     retained: Retained | None = None,
+    *,
+    cache_dir: Path | None = None,
 ) -> OpenedModel:
-    """Do the second half, which waits for the GPU; the reader is closed where it fails."""
+    """Do the second half, which waits for the GPU; the reader is closed where it fails.
+
+    Where several devices compute the model, the processes of the others are started here; kernel
+    packs and tables of this machine lie in ``cache_dir``.
+    """
+    if options.ranks.tensor_parallel > 1:
+        from zse.engine.ranks.opening import open_ranks  # which a single device does without
+
+        ranks = open_ranks(reader, options, phases, cache_dir=cache_dir)
+        return OpenedModel(reader=reader, arrival=ranks.arrival, ranks=ranks)
     try:
         arrival = begin_arrival(options.device, reader, phases=phases, retained=retained)
         if arrival is None:
@@ -108,7 +123,8 @@ def _open_file(
     if isinstance(named, LocalFile):
         return ZSEReader(named.path)
     if isinstance(named, RemoteFile):
-        if runs_on_gpu(options.device.name):
+        # Several devices would each fetch what they share: the file is fetched once for all.
+        if runs_on_gpu(options.device.name) and options.ranks.tensor_parallel == 1:
             from zse.stream.opening import open_remote
 
             return open_remote(named.location, settings)

@@ -24,7 +24,7 @@ from zse.models.families import read_header
 from zse.option import with_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from zse.backends.adapters import AdapterWeights
@@ -50,7 +50,7 @@ class ModelRunner:
     Args:
         backend: Its weights and pool on a device.
         spec: The model.
-        computed: What the backend computes of it: all, or the share of a rank.
+        part: What the backend computes of it, where it is one of several ranks.
         owned: What is closed with the runner: the backend, and the file where it is not another's.
         max_position: Longest sequence accepted, in tokens.
     """
@@ -59,13 +59,14 @@ class ModelRunner:
         self,
         backend: Backend,
         spec: ModelSpec,
-        computed: ModelSpec | None = None,
+        part: RankPart | None = None,
         *,
         owned: ExitStack,
         max_position: int,
     ) -> None:
         self.spec = spec
-        self._computed = computed or spec
+        self._computed = spec if part is None else part.spec.within(max_position)
+        self._crew = None if part is None else part.crew
         self.max_position = max_position
         self.vocab_size = spec.vocab_size
         self.is_encoder = spec.is_encoder
@@ -103,6 +104,8 @@ class ModelRunner:
         if not batch.chunks:
             return FinishedStep(answers=[])
         with self._lock:
+            if self._crew is not None:
+                batch = self._crew.submit(batch)
             return self._backend.submit(batch, self._forward)
 
     def execute(self, batch: StepBatch) -> Answers:
@@ -116,6 +119,11 @@ class ModelRunner:
             LoRAError: A number in it is not finite.
             UnsupportedModelError: This device adds no adapters.
         """
+        if self._crew is not None:
+            raise UnsupportedModelError(
+                f"the adapter '{adapter.name}' cannot be added by several ranks",
+                hint="Merge it when the model is converted, or leave --tensor-parallel out.",
+            )
         return self._backend.bind_adapter(adapter)
 
     def logits(
@@ -144,6 +152,8 @@ class ModelRunner:
         num_blocks = -(-count // self.block_size)
         parts: list[Any] = []
         with self._lock:
+            if self._crew is not None:
+                self._crew.logits(token_ids, chunk_tokens)
             cache = self._backend.new_cache(num_blocks)
             try:
                 self._logits_into(parts, cache, token_ids, chunk_tokens, adapter)
@@ -239,6 +249,8 @@ class ModelRunner:
         Nothing may be in flight. What is given back comes again with its use.
         """
         with self._lock:
+            if self._crew is not None:
+                self._crew.rest(free_blocks)
             self._backend.rest(free_blocks)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -250,12 +262,18 @@ class ModelRunner:
         None where that cannot be. Whoever calls this takes it, gives it up or calls ``release``.
         """
         backend = self._backend
+        if self._crew is not None:
+            return None  # the others' memory goes with their processes
         return backend.retain() if isinstance(backend, Retainable) else None
 
     def release(self) -> None:
         """Undo ``retain``."""
         if isinstance(self._backend, Retainable):
             self._backend.release()
+
+    def owns(self, close: Callable[[], None]) -> None:
+        """Have something closed with the runner, before anything else is."""
+        self._owned.callback(close)
 
     def close(self) -> None:
         """Give the memory back; the runner cannot be used afterwards."""
@@ -304,9 +322,8 @@ def load_runner(
             reader = path_or_reader
         spec = spec or spec_of(reader)
         max_position = _context_of(spec, options.batch.max_context)
-        spec = computed = spec.within(max_position)
-        if part is not None:
-            computed = part.spec.within(max_position)
+        spec = spec.within(max_position)
+        computed = spec if part is None else part.spec.within(max_position)
         load = ModelLoad(
             reader=reader,
             spec=computed,
@@ -318,9 +335,7 @@ def load_runner(
         )
         backend = create_backend(load, arrival)
         owned.callback(backend.close)
-        return ModelRunner(
-            backend, spec, computed, owned=owned.pop_all(), max_position=max_position
-        )
+        return ModelRunner(backend, spec, part, owned=owned.pop_all(), max_position=max_position)
 
 
 def _context_of(spec: ModelSpec, wanted_tokens: int) -> int:

@@ -84,7 +84,13 @@ class HeadStart:
                 progress=self._progress,
             )
             self._has_file.set()
-            self._opened = send_weights(self._file, options, self._phases, retained=self._retained)
+            self._opened = send_weights(
+                self._file,
+                options,
+                self._phases,
+                cache_dir=settings.cache_dir,
+                retained=self._retained,
+            )
         except BaseException as error:  # noqa: BLE001 - raised by ``take``
             self._error = error
         finally:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zse.settings import Settings
     from zse.store.location import Location
     from zse.stream.remote import RemoteReader
-    from zse.stream.source import ByteSource
+    from zse.stream.source import ByteSource, DirectMode
 
 
 def open_source(url: str | Path | Location, settings: Settings) -> ByteSource:
@@ -50,15 +50,15 @@ def open_remote(url: str | Location, settings: Settings) -> RemoteReader:
     return RemoteReader(open_source(url, settings))
 
 
-def source_of(model: ModelFile) -> ByteSource:
+def source_of(model: ModelFile, *, direct: DirectMode = "auto") -> ByteSource:
     """Return the bytes of an open model: those of the file or object whose header it read.
 
     The name is not looked up again, so whatever was put in its place since is not read. The caller
-    closes the source; the model still answers then.
+    closes the source; the model still answers then. ``direct`` is for files of this machine.
 
     Raises:
         UsageError: The model was closed.
     """
     if isinstance(model, ZSEReader):
-        return LocalSource(model.share_file())
+        return LocalSource(model.share_file(), direct=direct)
     return cast("RemoteReader", model).source

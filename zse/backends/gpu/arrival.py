@@ -93,18 +93,27 @@ class Arrival:
 
     @classmethod
     def begin(
-        cls, device: str, reader: ModelFile, *, allowed_bytes: int = 0, phases: Phases = no_phases
+        cls,
+        device: str,
+        reader: ModelFile,
+        *,
+        share: Placement | None = None,
+        allowed_bytes: int = 0,
+        phases: Phases = no_phases,
     ) -> Arrival:
         """Open a GPU (``cuda:1``) and send a file's weights on their way; return while they move.
+
+        With a ``share`` they are those of a rank. It reads through the page cache, where the other
+        ranks find what is on the same pages.
 
         Raises:
             DeviceError: The GPU is absent, busy or too small.
             StoreError: The file cannot be read.
         """
         with contextlib.ExitStack() as undo:
-            plain = source_of(reader)
+            plain = source_of(reader, direct="auto" if share is None else "never")
             undo.callback(plain.close)
-            placement = WholeFile(reader.header.loaded())
+            placement = share or WholeFile(reader.header.loaded())
             source = AheadSource(plain, placement)
             undo.callback(source.close)
             plan = plan_load(source, placement)

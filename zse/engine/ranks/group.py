@@ -20,10 +20,19 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zse.backends.ranks import Gift, Share
-from zse.engine.ranks.links import Failed, Given, LeaderLink, Task, error_of, receive_note, send_note
+from zse.backends.types import StepBatch
+from zse.engine.ranks.links import (
+    Failed,
+    Given,
+    LeaderLink,
+    Task,
+    error_of,
+    receive_note,
+    send_note,
+)
 from zse.engine.ranks.messages import (
     BlockTables,
     End,
@@ -36,13 +45,13 @@ from zse.engine.ranks.messages import (
 from zse.engine.ranks.shared import Sender, SharedMemory
 from zse.errors import DeviceError
 from zse.kernels.native.library import load
-from zse.option import values_of
+from zse.options import load_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from zse.backends.types import StepBatch, TokenMasks
+    from zse.backends.types import TokenMasks
     from zse.format.reader import ZSEReader
     from zse.options import LoadOptions
 
@@ -59,7 +68,7 @@ _MAIN = (
 """The same code from the same places, whatever put them on this process's path."""
 
 
-class RankFailure(DeviceError):
+class RankError(DeviceError):
     """A rank ended, stopped or failed: the others have ended, too."""
 
 
@@ -85,20 +94,18 @@ class RankGroup:
         cache_dir: Path | None = None,
     ) -> None:
         self.devices = tuple(devices)
-        self.failure: RankFailure | None = None
+        self.failure: RankError | None = None
         self._timeout_seconds = options.ranks.timeout_seconds
         self._shared = SharedMemory()
-        pairs = [
-            socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self.devices[1:]
-        ]
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self.devices[1:]]
         self._sockets, self._theirs = [one for one, _ in pairs], [other for _, other in pairs]
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._has_started = threading.Event()
-        self._start_error: OSError | None = None
+        self._start_errors: list[OSError] = []
         self._is_closing = False
         self._lock = threading.Lock()
-        self._tell: Callable[[RankFailure], None] | None = None
+        self._tell: Callable[[RankError], None] | None = None
         share = Share(rank=0, ranks=len(self.devices))
         self.link = LeaderLink(share, self._shared, self._sockets, self.check)
         library = load(options.device.cpu_instructions)
@@ -107,19 +114,17 @@ class RankGroup:
         self._thread = threading.Thread(target=self._run, name="zse-ranks", daemon=True)
         self._thread.start()
         self._has_started.wait()
-        if self._start_error is not None:
+        for error in self._start_errors:
             self.close()
-            raise DeviceError(f"no process of a rank could be started: {self._start_error}")
+            raise DeviceError(f"no process of a rank could be started: {error}")
         self._give_tasks(reader, options, cache_dir)
 
-    def _give_tasks(
-        self, reader: ZSEReader, options: LoadOptions, cache_dir: Path | None
-    ) -> None:
+    def _give_tasks(self, reader: ZSEReader, options: LoadOptions, cache_dir: Path | None) -> None:
         file = reader.share_file()
         spin = spin_of(len(self.devices))
         try:
             for rank, to in enumerate(self._sockets, start=1):
-                values = values_of(options) | {"device": self.devices[rank]}
+                values: dict[str, Any] = {**load_fields(options), "device": self.devices[rank]}
                 task = Task(
                     str(file.path),
                     values,
@@ -158,9 +163,9 @@ class RankGroup:
     def check(self) -> None:
         """Refuse to go on when the ranks have failed, with what happened."""
         if self.failure is not None:
-            raise RankFailure(self.failure.message, hint=self.failure.hint)
+            raise RankError(self.failure.message, hint=self.failure.hint)
 
-    def when_failed(self, tell: Callable[[RankFailure], None]) -> None:
+    def when_failed(self, tell: Callable[[RankError], None]) -> None:
         """Have a failure told to somebody, at once if there was one; from another thread."""
         with self._lock:
             self._tell, failure = tell, self.failure
@@ -187,7 +192,7 @@ class RankGroup:
             if self._is_closing or self.failure is not None:
                 return
             hint = hint or "Look at the log of that rank; --restart-ranks starts them all again."
-            failure = self.failure = RankFailure(message, hint=hint)
+            failure = self.failure = RankError(message, hint=hint)
             tell = self._tell
         _LOG.error("%s: all ranks end", message)
         self._shared.break_off()
@@ -208,7 +213,7 @@ class RankGroup:
             try:
                 self._start()
             except OSError as error:
-                self._start_error = error
+                self._start_errors.append(error)
                 return
             finally:
                 for one in self._theirs:

@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -99,10 +99,10 @@ def error_of(who: str, failed: Failed) -> ZSEError:
     told = f"{who}: {failed.message}"
     if isinstance(kind, type) and issubclass(kind, ZSEError):
         try:
-            return kind(told, hint=failed.hint or None)
+            return kind(told, hint=failed.hint)
         except TypeError:
             pass
-    return DeviceError(told, hint=failed.hint or None)
+    return DeviceError(told, hint=failed.hint)
 
 
 class RankLinkBase:
@@ -202,12 +202,14 @@ class MemberLink(RankLinkBase):
         while not select.select([self._leader], [], [], _LOOK_SECONDS)[0]:
             self.check()
         received = receive_note(self._leader)
-        if received is None or not isinstance(received[0], Round):
+        if received is None:
             raise _gone()
-        round_, arrived = received
+        note, arrived = received
+        if not isinstance(note, Round):
+            raise _gone()
         gifts = []
         for rank, (given, count) in enumerate(
-            zip(round_.payloads, round_.num_descriptors, strict=True)
+            zip(note.payloads, note.num_descriptors, strict=True)
         ):
             if rank == self.share.rank:
                 gifts.append(Gift(given, tuple(descriptors)))

@@ -16,7 +16,9 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kv.windows import WindowTable
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Sequence
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
 
     from zse.backends.types import StepKind, TokenMasks
 
@@ -163,7 +165,7 @@ def message_of(batch: StepBatch, tables: BlockTables) -> Step:
                 chunk.wants_logits,
                 chunk.restored_from,
                 chunk.saved_to,
-                [None if one is None else Window(one.first, one.blocks) for one in chunk.windows],
+                [_window_of(one) for one in chunk.windows],
                 [_row_of(row) for row in rows],
             )
         )
@@ -190,9 +192,11 @@ def batch_of(step: Step, tables: BlockTables, masks: TokenMasks | None) -> StepB
     return StepBatch(chunks=chunks, sampling=sampling, masks=masks)
 
 
+def _window_of(table: WindowTable | None) -> Window | None:
+    return None if table is None else Window(table.first, table.blocks)
+
+
 def _windows_of(windows: list[Window | None]) -> Any:
-    if not windows:
-        return ()
     return [
         None if one is None else WindowTable(first=one.first, blocks=one.blocks) for one in windows
     ]

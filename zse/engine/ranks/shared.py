@@ -33,7 +33,6 @@ _BELLS, _SLOTS, _RING = _PAGE, 2 * _PAGE, 4 * _PAGE
 _AREA = _RING + RING_BYTES
 _SLOT = struct.Struct("=QQ")
 _LOOK_NANOSECONDS = 100_000_000
-MOST_RANKS = _PAGE // BELL_BYTES - 1
 
 
 class SharedMemory:
@@ -89,9 +88,7 @@ class SharedMemory:
         _SLOT.pack_into(self.view, _SLOTS + number % MOST_IN_FLIGHT * _SLOT.size, offset, length)
 
     def message(self, number: int) -> memoryview:
-        offset, length = _SLOT.unpack_from(
-            self.view, _SLOTS + number % MOST_IN_FLIGHT * _SLOT.size
-        )
+        offset, length = _SLOT.unpack_from(self.view, _SLOTS + number % MOST_IN_FLIGHT * _SLOT.size)
         return self.view[_RING + offset : _RING + offset + length]
 
     def write(self, offset: int, data: bytes) -> None:
@@ -170,9 +167,7 @@ class Receiver:
         spin_ns: How long it looks for a message before it sleeps.
     """
 
-    def __init__(
-        self, shared: SharedMemory, library: Library, rank: int, *, spin_ns: int
-    ) -> None:
+    def __init__(self, shared: SharedMemory, library: Library, rank: int, *, spin_ns: int) -> None:
         self._shared, self._library, self._rank = shared, library, rank
         self._spin_ns = spin_ns
         self._number = 0

@@ -13,7 +13,7 @@ import signal
 import socket
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from zse.backends import begin_arrival
 from zse.backends.ranks import Share
@@ -34,8 +34,7 @@ from zse.format.reader import ZSEReader
 from zse.kernels.native.library import load
 from zse.models.runner import load_runner, spec_of
 from zse.models.share import part_of
-from zse.option import with_values
-from zse.options import LoadOptions
+from zse.options import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from zse.backends.operations import PendingStep
     from zse.engine.ranks.messages import Message
     from zse.models.runner import ModelRunner
+    from zse.options import LoadFields
 
 _DIE_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG``."""
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket) -> None:
-    options = with_values(LoadOptions(), task.options)
+    options = load_options(**cast("LoadFields", task.options))
     link = MemberLink(Share(rank=task.rank, ranks=task.ranks), shared, leader)
     library = load(options.device.cpu_instructions)
     receiver = Receiver(shared, library, task.rank, spin_ns=task.spin_nanoseconds)

@@ -1,0 +1,152 @@
+"""From an open file to ranks that load their shares of it: rank 0 here, the others beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zse.backends import begin_arrival
+from zse.backends.ranks import Share
+from zse.device.open import check_device, runs_on_gpu
+from zse.engine.ranks.group import RankGroup
+from zse.errors import UsageError
+from zse.format.reader import ZSEReader
+from zse.models.runner import spec_of
+from zse.models.share import part_of, share_of
+from zse.option import with_values
+from zse.records import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.backends.gpu.arrival import Arrival
+    from zse.backends.ranks import RankPart
+    from zse.device.phases import Phases
+    from zse.format.model_file import ModelFile
+    from zse.models.runner import ModelRunner
+    from zse.options import LoadOptions
+
+
+@record
+class OpenedRanks:
+    """Ranks whose weights are on their way."""
+
+    group: RankGroup
+    part: RankPart
+    """Of rank 0."""
+    options: LoadOptions
+    """With rank 0's device."""
+    arrival: Arrival | None
+    """Rank 0's weights on their way to a GPU; None on a CPU."""
+
+    def options_for(self, num_adapters: int) -> LoadOptions:
+        """Return the options of rank 0.
+
+        Raises:
+            UsageError: There are to be adapters.
+        """
+        if num_adapters:
+            raise _unsupported("adapters", "Merge them when the model is converted.")
+        return self.options
+
+    def wait_until_ready(self, runner: ModelRunner) -> None:
+        """Wait until every rank has its share; from now on the runner closes them.
+
+        Raises:
+            DeviceError: A rank failed.
+        """
+        runner.owns(self.group.close)
+        self.group.link.exchange(b"ready")
+
+
+def open_ranks(
+    reader: ModelFile, options: LoadOptions, phases: Phases, *, cache_dir: Path | None
+) -> OpenedRanks:
+    """Start the other ranks and send rank 0's weights on their way; a failure closes the reader.
+
+    Raises:
+        UsageError: The model cannot be divided so, or is asked for what ranks do not do.
+        DeviceError: A device is absent or too small.
+    """
+    group = None
+    try:
+        check_options(options)
+        devices = devices_of(options)
+        if not isinstance(reader, ZSEReader):
+            raise UsageError(
+                f"several ranks read a file of this machine, not {reader.path}",
+                hint="Fetch it first: zse pull URL.",
+            )
+        header, spec = reader.header.loaded(), spec_of(reader)
+        for rank in range(len(devices)):  # told here, in one sentence, before anything is started
+            share_of(spec, header, Share(rank=rank, ranks=len(devices)))
+        with phases("ranks"):
+            group = RankGroup(reader, options, devices, cache_dir=cache_dir)
+        part = replace(part_of(spec, header, group.link), crew=group)
+        options = with_values(options, {"device": devices[0]})
+        arrival = begin_arrival(options.device, reader, cuts=part.cuts, phases=phases)
+    except BaseException:
+        if group is not None:
+            group.close()
+        reader.close()
+        raise
+    return OpenedRanks(group=group, part=part, options=options, arrival=arrival)
+
+
+def devices_of(options: LoadOptions) -> list[str]:
+    """Return the name of each rank's device.
+
+    Raises:
+        UsageError: The GPUs that are named are not as many as there are ranks.
+        DeviceError: The device is unknown, or there are fewer GPUs.
+    """
+    name, count = options.device.name, options.ranks.tensor_parallel
+    first = check_device(name)
+    if not runs_on_gpu(name):
+        if options.ranks.gpus:
+            raise UsageError(
+                f"GPUs {options.ranks.gpus} are named, but the model runs on {name}",
+                hint="Leave --gpus out, or use --device cuda.",
+            )
+        return ["cpu" if name == "auto" else name] * count
+    numbers = _numbers(options.ranks.gpus) or list(range(first, first + count))
+    if len(numbers) != count:
+        raise UsageError(
+            f"{len(numbers)} GPUs are named for {count} ranks: {options.ranks.gpus}",
+            hint="Name as many as --tensor-parallel says.",
+        )
+    return [f"cuda:{number}" for number in numbers]
+
+
+def check_options(options: LoadOptions) -> None:
+    """Refuse what several ranks do not do.
+
+    Raises:
+        UsageError: The options ask for it.
+    """
+    if options.speculation.speculate == "model" or options.speculation.draft_model:
+        raise _unsupported("a draft model", "Leave --draft-model out; texts are guessed from.")
+    if options.cache.prefix_store:
+        raise _unsupported("prefixes that are kept in files", "Leave --prefix-store out.")
+    if options.lora.gpu_gib:
+        raise _unsupported("adapters", "Merge them when the model is converted.")
+    if options.device.name == "torch":
+        raise _unsupported("the torch backend", "Use --device cpu or cuda.")
+
+
+def _unsupported(what: str, hint: str) -> UsageError:
+    return UsageError(f"several ranks do not compute with {what}", hint=hint)
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the GPUs that a list names.
+
+    Raises:
+        UsageError: It is no list of different numbers.
+    """
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+        raise UsageError(
+            f"GPUs {text!r} are no list of different numbers", hint="Write them as in --gpus 0,1."
+        )
+    return [int(part) for part in parts]
