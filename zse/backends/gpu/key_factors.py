@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
     from zse.models.spec import ModelSpec
     from zse.models.weights import WeightSpec
+    from zse.stream.shards import Cut
     from zse.stream.source import ByteSource
 
 
 def read_key_factors(
-    source: ByteSource, header: ZSEHeader, spec: ModelSpec
+    source: ByteSource,
+    header: ZSEHeader,
+    spec: ModelSpec,
+    cuts: Mapping[str, Cut] | None = None,
 ) -> dict[int, array[float]]:
-    """Read a file's biases and return the factors of layers whose keys have large constants."""
+    """Read a file's biases and return the factors of layers whose keys have large constants.
+
+    Of a bias that is cut, a rank has the pieces.
+    """
     entries = {entry.name: entry for entry in header.tensors}
 
     def vector(bias: WeightSpec) -> tuple[float, ...]:
@@ -32,7 +39,10 @@ def read_key_factors(
         raw = bytearray(part.length_bytes)
         source.read_into(part.offset_bytes, memoryview(raw))
         plain = bytes(raw) if entry.scheme is Scheme.FP32 else widened(bytes(raw), entry.scheme)
-        return struct.unpack(f"<{len(plain) // 4}f", plain)
+        numbers = struct.unpack(f"<{len(plain) // 4}f", plain)
+        if (cut := (cuts or {}).get(bias.name)) is None:
+            return numbers
+        return tuple(each for at, count in cut.pieces for each in numbers[at : at + count])
 
     return key_factors(spec, vector)
 

@@ -24,10 +24,12 @@ from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.kv_groups import groups_of
+from zse.backends.ranks import agreed
 from zse.backends.states import states_of, with_states_that_fit
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
 from zse.kernels.tuning import Tuning
+from zse.option import with_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from zse.backends import ModelLoad
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.retained import Retained
+    from zse.backends.ranks import RankPart
     from zse.device.gpu import Stream
     from zse.kernels.launcher import Launcher
     from zse.options import LoadOptions
@@ -101,11 +104,17 @@ def build_backend(
     """Make everything else while the weights arrive, then wait for them."""
     spec, phases = load.spec, load.phases
     options = with_states_that_fit(spec, load.options, arrival.budget.for_cache)
+    if load.part is not None:
+        (most,) = load.part.link.least([options.batch.max_sequences])
+        options = with_values(options, {"max_sequences": most})
     _check_options(options)
     kv_dtype = "bf16" if spec.is_encoder else _KV_DTYPES[options.cache.kv_dtype]
     layout = layout_for(spec, kv_dtype, groups_of(spec, options))
     is_narrow = kv_dtype in NARROW_KV_DTYPES
-    factors = read_key_factors(arrival.source, load.reader.header, spec) if is_narrow else {}
+    factors = {}
+    if is_narrow:
+        cuts = None if load.part is None else load.part.cuts
+        factors = read_key_factors(arrival.source, load.reader.header, spec, cuts)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     with phases("kernels"):
         launcher = make_launcher()
@@ -120,7 +129,7 @@ def build_backend(
             tuning,
             DeviceFactors(arrival.gpu, factors),
         )
-        memory = _share_out(arrival, model, layout, options)
+        memory = _share_out(arrival, model, layout, options, load.part)
         model.make_tables(launcher, stream)
         memory.sequences.cache.clear_unseen(stream)
     backend = GPUBackend(arrival.gpu, stream, launcher, model, memory)
@@ -153,9 +162,17 @@ def prepare_prompts(backend: GPUBackend, arrival: Arrival, load: ModelLoad) -> N
 
 
 def _share_out(
-    arrival: Arrival, model: DeviceModel, layout: KVLayout, options: LoadOptions
+    arrival: Arrival,
+    model: DeviceModel,
+    layout: KVLayout,
+    options: LoadOptions,
+    part: RankPart | None = None,
 ) -> DeviceMemory:
-    """Take what a backend holds besides its weights; the KV pool gets what is left."""
+    """Take what a backend holds besides its weights; the KV pool gets what is left.
+
+    Ranks have as many blocks as the one that has the least memory left: a step names the same
+    blocks on all.
+    """
     states = states_of(model.spec, options)
     budget = replace(
         arrival.budget,
@@ -165,6 +182,9 @@ def _share_out(
     )
     layout = limited(layout, budget, options)
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
+    if part is not None:
+        num_blocks, groups = agreed(part.link, num_blocks, layout.groups)
+        layout = replace(layout, groups=groups)
     return DeviceMemory(
         sequences=SequenceMemory(
             cache=KVPool(arrival.gpu, layout, layout.groups.num_blocks(num_blocks)),
