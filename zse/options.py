@@ -25,6 +25,7 @@ from zse.units import GIB
 KV_DTYPES = ("auto", "fp32", "fp16", "bf16", "int8")
 PREFILL_PRECISIONS = ("auto", "16", "8")
 SPECULATIONS = ("auto", "suffix", "model", "off")
+STREAMINGS = ("auto", "on", "off")
 CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
 MAX_RANKS = 16
 MAX_THREADS = 1024
@@ -210,6 +211,36 @@ class RankOptions(Checked):
 
 
 @record
+class StreamOptions(Checked):
+    """How a model is run that is larger than the memory."""
+
+    stream: str = described(
+        "auto",
+        "Whether layers stream through the memory instead of staying there; auto: where the model "
+        "leaves no room for the rest",
+        choices=STREAMINGS,
+    )
+    resident_layers: int = described(
+        0, "Layers that stay on the GPU where others stream", unset="as many as fit"
+    )
+    slots: int = described(
+        2, "Layers on their way that a GPU has room for", key="stream_slots", least=2, most=64
+    )
+    ram_gib: float = described(
+        0.0,
+        "Memory of this machine for weights: pinned copies of what streams to a GPU; on a CPU, all "
+        "of a model's pages that are kept",
+        unit="GiB",
+        unset="chosen from what is available",
+    )
+
+    @property
+    def ram_bytes(self) -> int:
+        """Memory of this machine for weights; 0 means chosen from what is available."""
+        return int(self.ram_gib * GIB)
+
+
+@record
 class LoadOptions(Checked):
     """How a model is placed on a device."""
 
@@ -219,6 +250,7 @@ class LoadOptions(Checked):
     speculation: SpeculationOptions = SpeculationOptions()
     lora: LoRAOptions = LoRAOptions()
     ranks: RankOptions = RankOptions()
+    stream: StreamOptions = StreamOptions()
     quant: str | None = described(
         None, "Scheme to convert to when the model is not a .zse file yet", env=""
     )
@@ -254,6 +286,10 @@ class LoadFields(TypedDict, total=False):
     max_lora_rank: int
     max_loras: int
     lora_gib: float
+    stream: str
+    resident_layers: int
+    stream_slots: int
+    ram_gib: float
     draft_model: str
     tensor_parallel: int
     gpus: str
@@ -279,7 +315,7 @@ def load_fields(options: LoadOptions) -> LoadFields:
         row.key if row.key in LoadFields.__annotations__ else name: getattr(one, name)
         for one in (
             *(options, options.device, options.cache, options.batch),
-            *(options.speculation, options.lora, options.ranks),
+            *(options.speculation, options.lora, options.ranks, options.stream),
         )
         for name, row in own_options(type(one)).items()
     }

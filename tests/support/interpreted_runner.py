@@ -10,6 +10,7 @@ import interpreted_gpu
 from zse.backends import ModelLoad
 from zse.backends.gpu.arrival import Arrival
 from zse.backends.gpu.open import build_backend
+from zse.backends.gpu.streamed_arrival import StreamedArrival
 from zse.backends.gpu.supported import check_supported
 from zse.format import ZSEReader
 from zse.models.decoder import forward_of
@@ -21,25 +22,40 @@ from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from zse.kernels.launcher import Launcher
     from zse.models.spec import ModelSpec
 
 
-def open_runner(path: Path, *, spec: ModelSpec | None = None, **sizes: object) -> ModelRunner:
-    """Return a runner of a file; ``spec`` stands for what the file's header says."""
+def open_runner(
+    path: Path,
+    *,
+    spec: ModelSpec | None = None,
+    gpu: interpreted_gpu.InterpretedGpu | None = None,
+    launches: Callable[[interpreted_gpu.HostStream], Launcher] | None = None,
+    **sizes: object,
+) -> ModelRunner:
+    """Return a runner of a file; ``spec`` stands for what the file's header says.
+
+    ``launches`` makes what launches kernels, if not Triton's interpreter.
+    """
     reader = ZSEReader(path)
-    spec = spec or read_header(reader.header.model_config)
-    check_supported(spec)
-    gpu = interpreted_gpu.InterpretedGpu()
-    stream = gpu.create_stream()
-    source, whole = LocalSource(path), WholeFile(reader.header)
-    arrival = Arrival(gpu, source, whole, plan_load(source, whole))
     options = load_options(
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
+    spec = spec or read_header(reader.header.model_config)
+    check_supported(spec)
+    gpu = gpu or interpreted_gpu.InterpretedGpu()
+    stream = gpu.create_stream()
+    source, whole = LocalSource(path), WholeFile(reader.header)
+    if options.stream.stream == "on":
+        arrival = StreamedArrival(gpu, source, reader.header.loaded(), options.stream)
+    else:
+        arrival = Arrival(gpu, source, whole, plan_load(source, whole))
     load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec))
-    launcher = interpreted_gpu.StreamLauncher(stream)
+    launcher = (launches or interpreted_gpu.StreamLauncher)(stream)
     backend = build_backend(stream, lambda: launcher, arrival, load)
     owned = ExitStack()
     owned.callback(reader.close)

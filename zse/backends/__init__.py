@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.retained import Retained
+    from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.operations import Backend, Forward
     from zse.backends.ranks import RankPart
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
-    from zse.options import DeviceOptions, LoadOptions
+    from zse.options import LoadOptions
     from zse.stream.shards import Cut
 
 
@@ -40,13 +41,13 @@ def preload(device: str, spec: ModelSpec | None = None) -> None:
 
 
 def begin_arrival(
-    options: DeviceOptions,
+    options: LoadOptions,
     reader: ModelFile,
     *,
     cuts: Mapping[str, Cut] | None = None,
     phases: Phases = no_phases,
     retained: Retained | None = None,
-) -> Arrival | None:
+) -> Arrival | StreamedArrival | None:
     """Send a file's weights on their way to a GPU; ``create_backend`` takes them over.
 
     They go into what is retained for them, where that is still there. With ``cuts`` they are the
@@ -59,8 +60,9 @@ def begin_arrival(
         DeviceError: The device is unknown, absent or has too little memory.
         StoreError: The file cannot be read.
     """
-    check_device(options.name)
-    if not runs_on_gpu(options.name):
+    device = options.device
+    check_device(device.name)
+    if not runs_on_gpu(device.name):
         return None
     from zse.backends.gpu.arrival import Arrival
 
@@ -72,7 +74,12 @@ def begin_arrival(
 
         share = Sharded(reader.header.loaded(), cuts)
     return Arrival.begin(
-        options.name, reader, share=share, allowed_bytes=options.vram_bytes, phases=phases
+        device.name,
+        reader,
+        share=share,
+        allowed_bytes=device.vram_bytes,
+        streaming=options.stream,
+        phases=phases,
     )
 
 
@@ -103,7 +110,7 @@ class ModelLoad:
     """Told what takes the time."""
 
 
-def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
+def create_backend(load: ModelLoad, arrival: Arrival | StreamedArrival | None = None) -> Backend:
     """Load a file's weights onto a device, or take over those on their way, and make its KV pool.
 
     Raises:
@@ -117,7 +124,7 @@ def create_backend(load: ModelLoad, arrival: Arrival | None = None) -> Backend:
 
         check_deterministic(load.spec, load.options)
     cuts = None if load.part is None else load.part.cuts
-    arrival = arrival or begin_arrival(load.options.device, reader, cuts=cuts, phases=load.phases)
+    arrival = arrival or begin_arrival(load.options, reader, cuts=cuts, phases=load.phases)
     if arrival is not None:
         from zse.backends.gpu.open import open_gpu_backend
 

@@ -199,7 +199,7 @@ def make_core(
 def _speculation_of(runner: ModelRunner, options: LoadOptions) -> Callable[[], Speculator] | None:
     """Return what makes the engine's speculator where texts are guessed from, or None."""
     asked = options.speculation.speculate
-    if asked == "auto" and runner.looks_ahead:
+    if asked == "auto" and runs_on_gpu(runner.device.name):
         return None  # a GPU computes drafts with other roundings than single tokens
     if asked not in ("auto", "suffix") or not _checks_drafts(runner, asked):
         return None

@@ -19,6 +19,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.retained import Retained
+    from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.engine.ranks.opening import OpenedRanks
     from zse.format.model_file import ModelFile
     from zse.options import LoadOptions
@@ -31,7 +32,7 @@ class OpenedModel:
     """A model whose file is open; what ``load_model`` makes an engine of."""
 
     reader: ModelFile
-    arrival: Arrival | None
+    arrival: Arrival | StreamedArrival | None
     """Its weights on their way to a GPU; None on a CPU."""
     ranks: OpenedRanks | None = None
     """The other devices that compute it, which load their shares meanwhile."""
@@ -102,7 +103,7 @@ def send_weights(
         ranks = open_ranks(reader, options, phases, cache_dir=cache_dir)
         return OpenedModel(reader=reader, arrival=ranks.arrival, ranks=ranks)
     try:
-        arrival = begin_arrival(options.device, reader, phases=phases, retained=retained)
+        arrival = begin_arrival(options, reader, phases=phases, retained=retained)
         if arrival is None:
             begin_to_map(reader)
     except BaseException:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.retained import Retained
+    from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.handles import Handle
     from zse.backends.kv_images import KVImages
     from zse.backends.operations import Backend, Cache, PendingStep
@@ -299,7 +300,7 @@ def load_runner(
     *,
     cache_dir: Path | None = None,
     spec: ModelSpec | None = None,
-    arrival: Arrival | None = None,
+    arrival: Arrival | StreamedArrival | None = None,
     part: RankPart | None = None,
     phases: Phases = no_phases,
 ) -> ModelRunner:

@@ -108,6 +108,10 @@ class AheadSource:
 
     def close(self) -> None:
         """Drop what is held and close the source; reads that are not over are made to fail."""
+        self.detach().close()
+
+    def detach(self) -> ByteSource:
+        """Drop what is held, as ``close`` does; return the source, which stays open."""
         if not all(ahead.cancel() or ahead.done() for ahead in self._held.values()):
             self._source.interrupt()
         self._pool.shutdown(cancel_futures=True)
@@ -115,7 +119,7 @@ class AheadSource:
             if not ahead.cancelled() and ahead.exception() is None:
                 ahead.result().close()
         self._held.clear()
-        self._source.close()
+        return self._source
 
     def _read(self, offset_bytes: int, length_bytes: int) -> mmap.mmap:
         area = mmap.mmap(-1, length_bytes)  # page-aligned, as O_DIRECT wants it

@@ -12,18 +12,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.budget import MemoryBudget
+from zse.backends.gpu.passes import WholePasses
 from zse.device.open import open_gpu
 from zse.device.phases import Phases, no_phases
-from zse.errors import DeviceError, ZSEError
+from zse.errors import DeviceError, UsageError, ZSEError
 from zse.stream.ahead import AheadSource
 from zse.stream.loader import begin_load, plan_load
 from zse.stream.opening import source_of
 from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
+    from zse.backends import ModelLoad
+    from zse.backends.gpu.kv_pool import KVLayout
+    from zse.backends.gpu.passes import Passes
     from zse.backends.gpu.retained import Retained
-    from zse.device.gpu import Gpu
+    from zse.backends.gpu.streamed_arrival import StreamedArrival
+    from zse.device.gpu import Gpu, Stream
     from zse.format.model_file import ModelFile
+    from zse.models.spec import ModelSpec
+    from zse.options import LoadOptions, StreamOptions
     from zse.stream.options import LoadReport
     from zse.stream.placement import Placement
     from zse.stream.plan import ReadPlan
@@ -99,12 +106,14 @@ class Arrival:
         *,
         share: Placement | None = None,
         allowed_bytes: int = 0,
+        streaming: StreamOptions | None = None,
         phases: Phases = no_phases,
-    ) -> Arrival:
+    ) -> Arrival | StreamedArrival:
         """Open a GPU (``cuda:1``) and send a file's weights on their way; return while they move.
 
         With a ``share`` they are those of a rank. It reads through the page cache, where the other
-        ranks find what is on the same pages.
+        ranks find what is on the same pages. A model that is larger than the memory streams
+        through it, where ``streaming`` allows that.
 
         Raises:
             DeviceError: The GPU is absent, busy or too small.
@@ -113,8 +122,11 @@ class Arrival:
         with contextlib.ExitStack() as undo:
             plain = source_of(reader, direct="auto" if share is None else "never")
             undo.callback(plain.close)
-            placement = share or WholeFile(reader.header.loaded())
-            source = AheadSource(plain, placement)
+            header = reader.header.loaded()
+            placement = share or WholeFile(header)
+            length = placement.length_bytes
+            is_larger = 0 < allowed_bytes < length
+            source: ByteSource = plain if is_larger else AheadSource(plain, placement)
             undo.callback(source.close)
             plan = plan_load(source, placement)
             with phases("context"):
@@ -124,9 +136,27 @@ class Arrival:
                 gpu.limit_stack(STACK_BYTES)
             except DeviceError as error:  # memory is all that is at stake
                 _LOG.warning("GPU threads keep their usual stack: %s", error)
+            streaming = None if share is not None else streaming  # a share has no layers of its own
+            if streaming is not None and may_stream(gpu, plain, length, allowed_bytes, streaming):
+                from zse.backends.gpu.streamed_arrival import StreamedArrival
+
+                streamed = StreamedArrival(
+                    gpu, plain, header, streaming, allowed_bytes=allowed_bytes
+                )
+                if isinstance(source, AheadSource):
+                    source.detach()  # what stays is not known yet
+                undo.pop_all()
+                return streamed
             arrival = cls(gpu, source, placement, plan, allowed_bytes=allowed_bytes)
             undo.pop_all()
         return arrival
+
+    def place(self, load: ModelLoad, options: LoadOptions, layout: KVLayout) -> None:
+        """Do nothing: where everything lies was known when it was sent on its way."""
+
+    def passes(self, _spec: ModelSpec, _stream: Stream) -> Passes:
+        """Return how passes go through the layers."""
+        return WholePasses()
 
     def set_aside(self, length_bytes: int) -> None:
         """Leave memory to what will be loaded beside the model.
@@ -173,3 +203,21 @@ class Arrival:
             self.source.close()
         with contextlib.suppress(DeviceError):
             self.gpu.close()
+
+
+def may_stream(
+    gpu: Gpu, source: ByteSource, weights_bytes: int, allowed_bytes: int, options: StreamOptions
+) -> bool:
+    """Whether a model streams through a GPU's memory: it has to, or is told to, and can."""
+    free, _ = gpu.memory()
+    budget = MemoryBudget(free=free, allowed=allowed_bytes, weights=weights_bytes)
+    if options.stream == "off" or (options.stream == "auto" and budget.holds_weights):
+        return False
+    if source.kind == "http":
+        if options.stream == "on":
+            raise UsageError(
+                f"{source.name} cannot stream through a GPU's memory: every step would read it",
+                hint="Fetch it first: zse pull URL.",
+            )
+        return False
+    return True

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
     from zse.kernels.launcher import Launcher
     from zse.models.spec import HeadSpec, ModelSpec, Pooling
+    from zse.stream.placement import Placement
 
 GREEDY = GraphKey("decode", 1, SamplingKind())
 FIRST_SAMPLINGS = (SamplingKind(random=True), SamplingKind(random=True, truncated=True))
@@ -62,7 +63,6 @@ class GPUBackend(GPUOperations):
     """See ``zse.backends.operations.Backend``. ``launcher`` puts kernels into ``stream``."""
 
     block_size = BLOCK_SIZE
-    looks_ahead = True
 
     def __init__(
         self, gpu: Gpu, stream: Stream, launcher: Launcher, model: DeviceModel, memory: DeviceMemory
@@ -73,6 +73,8 @@ class GPUBackend(GPUOperations):
         )
         self._stream = stream
         self._launcher = launcher
+        self._passes = model.passes
+        self.looks_ahead = self._passes.looks_ahead
         self._memory = memory
         self._limits = model.limits(memory.sequences.cache)
         self._staging = StagingRing(gpu)
@@ -95,6 +97,7 @@ class GPUBackend(GPUOperations):
     def submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
         """Enqueue one step and the copy of its tokens to the host."""
         self._gpu.make_current()
+        self._passes.make_room(self._moved)
         plan = plan_step(batch, self._limits)
         check_states(batch.chunks, self.states)
         self._send_adapters(plan)
@@ -252,17 +255,13 @@ class GPUBackend(GPUOperations):
     def _recorded(self, step: Step, work: Callable[[Step], object]) -> GraphExec:
         """Return a graph of what some work launches for a step."""
         rehearsal = self._rehearsed(step, work)  # a stream that is captured loads no code
-        with self._gpu.capture(self._stream) as capture:
-            rehearsal.repeat_on(self._launcher)
-        graph = capture.graph.instantiate()
-        graph.upload(self._stream)
-        capture.graph.destroy()
-        return graph
+        return self._passes.capture(self._gpu, self._stream, rehearsal, self._launcher)
 
     def _rehearsed(self, step: Step, work: Callable[[Step], object]) -> Rehearsal:
         """Return what some work launches for a step, when the code of all of it is loaded."""
         rehearsal = Rehearsal(self._launcher.device)
-        work(replace(step, launcher=rehearsal))
+        with self._passes.rehearsing(rehearsal):
+            work(replace(step, launcher=rehearsal))
         rehearsal.prepare_on(self._launcher)
         return rehearsal
 
@@ -285,6 +284,14 @@ class GPUBackend(GPUOperations):
         buffer = self._staging.acquire(length)
         write_inputs(buffer.view, plan, shape, self._limits)
         self._staging.send(address, length, self._stream)
+
+    def _moved(self, placement: Placement, block: Block) -> None:
+        """Forget what holds addresses of weights, which lie elsewhere now."""
+        self._stream.synchronize()
+        self._model.move(placement, block)
+        for captured in self._graphs.values():
+            captured.free()
+        self._graphs.clear()
 
     # --- memory --------------------------------------------------------------------------------
 
@@ -379,7 +386,9 @@ class GPUBackend(GPUOperations):
         states, adapters = self._memory.sequences.states, self._model.adapters
         if states is not None:
             held["states"] = states.length_bytes
-        return held if adapters is None else held | {"adapters": adapters.length_bytes}
+        if adapters is not None:
+            held["adapters"] = adapters.length_bytes
+        return held
 
     @property
     def gpu(self) -> Gpu:
@@ -401,8 +410,8 @@ class GPUBackend(GPUOperations):
 
     def retain(self) -> Retained | None:
         """Have ``close`` leave everything to a model of the same shape; None where it cannot be."""
-        if self._model.adapters is not None:
-            return None  # whose numbers are of this model
+        if self._model.adapters is not None or not self._passes.looks_ahead:
+            return None  # whose numbers, or whose layers that stream, are of this model
         is_narrow = self._model.options.cache.kv_dtype in NARROW_KV_DTYPES
         self._retained = Retained(self, self._model.weights.header, is_narrow=is_narrow)
         return self._retained
@@ -423,7 +432,10 @@ class GPUBackend(GPUOperations):
     def close(self) -> None:
         """Give everything back; work in flight ends first."""
         if self._retained is None:
-            self._gpu.close()
+            try:
+                self._passes.close()
+            finally:
+                self._gpu.close()
             return
         self._gpu.make_current()
         self._stream.synchronize()

@@ -9,6 +9,8 @@ from zse.units import GIB
 MARGIN_BYTES = 512 << 20
 """Left free for the driver, captured graphs and kernels' code."""
 
+_REST_PART, _REST_BYTES = 16, 2 << 30
+
 
 @record
 class MemoryBudget:
@@ -34,6 +36,11 @@ class MemoryBudget:
             limit = min(limit, self.allowed - MARGIN_BYTES)
         return limit - self.weights - self.scratch - self.states - self.adapters
 
+    @property
+    def holds_weights(self) -> bool:
+        """Whether weights leave room for the rest: a sixteenth of them, and at most 2 GiB."""
+        return self.for_cache >= min(self.weights // _REST_PART, _REST_BYTES)
+
     def check(self, cache_bytes: int = 1) -> None:
         """Refuse, with a ``DeviceError``, what leaves fewer bytes than this to the cache."""
         if self.for_cache >= cache_bytes:
@@ -48,7 +55,8 @@ class MemoryBudget:
             f"{gib(self.scratch)} scratch, {states}{gib(MARGIN_BYTES)} for the driver, and a KV "
             "cache); "
             f"{gib(self.free)} are free{allowed}",
-            hint="Use a larger GPU, a smaller quantization, or allow more with --vram.",
+            hint="Use a larger GPU or a smaller quantization, allow more with --vram-gib, or let "
+            "layers stream from a file of this machine (--stream auto).",
         )
 
 

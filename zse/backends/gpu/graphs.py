@@ -6,7 +6,7 @@ launch. Buckets are powers of two, captured when first needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from zse.records import record
 
@@ -26,6 +26,10 @@ ENTRY_ROOMS = (4_096, 16_384, 65_536, 262_144)
 TILE_ROOMS = (1, 4, 16, 64, MAX_BUCKET)
 """Tiles of rows with adapters that captured steps have room for: few of each number of rows are
 captured, and a tile that is not there costs little."""
+
+
+Mark: TypeAlias = tuple[int, Literal["enter", "leave"], int]
+"""After so many launches, what happens to which layer of those that stream in."""
 
 
 def bucket_of(rows: int) -> int:
@@ -49,6 +53,15 @@ class Rehearsal:
     def __init__(self, device: DeviceFacts) -> None:
         self.device = device
         self._launches: list[tuple[Variant, Grid, tuple[Value, ...]]] = []
+        self.marks: list[Mark] = []
+
+    @property
+    def num_launches(self) -> int:
+        return len(self._launches)
+
+    def mark(self, kind: Literal["enter", "leave"], number: int) -> None:
+        """Remember that a layer that streams in is entered or left here."""
+        self.marks.append((len(self._launches), kind, number))
 
     def launch(self, variant: Variant, grid: Grid, *arguments: Value) -> None:
         self._launches.append((variant, grid, arguments))
@@ -60,9 +73,9 @@ class Rehearsal:
         """Load the code of all kernels that it was asked for."""
         launcher.prepare(*(variant for variant, _, _ in self._launches))
 
-    def repeat_on(self, launcher: Launcher) -> None:
-        """Launch it all."""
-        for variant, grid, arguments in self._launches:
+    def repeat_on(self, launcher: Launcher, part: slice = slice(None)) -> None:
+        """Launch it all, or a part of it."""
+        for variant, grid, arguments in self._launches[part]:
             launcher.launch(variant, grid, *arguments)
 
 
@@ -91,3 +104,10 @@ class CapturedStep:
     """Where it reads its inputs."""
     masks: int
     """Address that it reads masks from."""
+
+    def free(self) -> None:
+        """Give it back; no step of it is in flight."""
+        self.graph.destroy()
+        if self.choice is not None:
+            self.choice.destroy()
+        self.inputs.free()

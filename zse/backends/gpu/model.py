@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
@@ -32,15 +31,17 @@ if TYPE_CHECKING:
     from zse.backends.gpu.heads import AttentionKind
     from zse.backends.gpu.key_factors import DeviceFactors
     from zse.backends.gpu.kv_pool import KVPool
+    from zse.backends.gpu.passes import Passes
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.facts import DeviceFacts
-    from zse.device.gpu import Gpu, Stream
+    from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
     from zse.kernels.tuning import Tuning
     from zse.models.layer_spec import AttentionSpec
     from zse.models.rope import RoPESpec
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
+    from zse.stream.placement import Placement
 
 
 @record
@@ -75,13 +76,15 @@ class DeviceModel:
         options: LoadOptions,
         tuning: Tuning,
         key_factors: DeviceFactors,
+        passes: Passes,
     ) -> None:
         self.weights = weights
+        self.passes = passes
         self.spec = spec
         self.plans = StepPlans(spec, weights.linears, device, options, tuning)
         self._gpu = gpu
         self.options = options
-        self.layers = [nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
+        self.layers = passes.scopes([bind_layer(layer, weights) for layer in spec.layers])
         norm, head = spec.head.norm, spec.head.weight
         inputs = spec.embedding.layer_inputs
         self.ends = EndWeights(
@@ -104,7 +107,9 @@ class DeviceModel:
         }
         self.mixtures = mixtures_of(spec, weights.linears, weights.vectors)
         self._counters = gpu.allocate(self.plans.counters_bytes)
-        self.row_maxima = RowMaxima(gpu, self.plans.turned_matrices)
+        self.row_maxima = RowMaxima(
+            gpu, [matrix for matrix in self.plans.turned_matrices if passes.stays(matrix)]
+        )
         self.adapters = adapter_pool_of(gpu, spec, options.lora)
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
@@ -125,6 +130,13 @@ class DeviceModel:
             norms_all_heads=norms_all_heads(attention),
             can_quantize=attention_output_can_be_quantized(kind.shape),
         )
+
+    def move(self, placement: Placement, block: Block) -> None:
+        """Go on with matrices that lie elsewhere; vectors and ends stay where they were."""
+        self.weights.move(placement, block)
+        layers = [bind_layer(layer, self.weights) for layer in self.spec.layers]
+        self.layers[:] = self.passes.scopes(layers)
+        self.mixtures = mixtures_of(self.spec, self.weights.linears, self.weights.vectors)
 
     def angles(self, rope: RoPESpec) -> int:
         """Return the address of the table of angles of one of the model's ropes."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from zse.backends import ModelLoad
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.retained import Retained
+    from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.ranks import RankPart
     from zse.device.gpu import Stream
     from zse.kernels.launcher import Launcher
@@ -52,7 +53,7 @@ its own, and the first are the likeliest."""
 _KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
 
 
-def open_gpu_backend(arrival: Arrival, load: ModelLoad) -> GPUBackend:
+def open_gpu_backend(arrival: Arrival | StreamedArrival, load: ModelLoad) -> GPUBackend:
     """Build a backend around weights that are on their way; an error gives the GPU back.
 
     Raises:
@@ -99,7 +100,10 @@ def fill_again(retained: Retained, arrival: Arrival, load: ModelLoad) -> GPUBack
 
 
 def build_backend(
-    stream: Stream, make_launcher: Callable[[], Launcher], arrival: Arrival, load: ModelLoad
+    stream: Stream,
+    make_launcher: Callable[[], Launcher],
+    arrival: Arrival | StreamedArrival,
+    load: ModelLoad,
 ) -> GPUBackend:
     """Make everything else while the weights arrive, then wait for them."""
     spec, phases = load.spec, load.phases
@@ -115,7 +119,9 @@ def build_backend(
     if is_narrow:
         cuts = None if load.part is None else load.part.cuts
         factors = read_key_factors(arrival.source, load.reader.header, spec, cuts)
+    arrival.place(load, options, layout)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
+    passes = arrival.passes(spec, stream)
     with phases("kernels"):
         launcher = make_launcher()
     with phases("kv-cache"):
@@ -128,6 +134,7 @@ def build_backend(
             options,
             tuning,
             DeviceFactors(arrival.gpu, factors),
+            passes,
         )
         memory = _share_out(arrival, model, layout, options, load.part)
         model.make_tables(launcher, stream)
@@ -140,6 +147,7 @@ def build_backend(
     with phases("weights-to-gpu"):
         _tell_of(arrival.wait())
     weights.widen_vectors(stream)
+    passes.start()
     return backend
 
 
@@ -152,7 +160,9 @@ def _tell_of(report: LoadReport) -> None:
     _LOG.info("weights are on the GPU", extra=figures)
 
 
-def prepare_prompts(backend: GPUBackend, arrival: Arrival, load: ModelLoad) -> None:
+def prepare_prompts(
+    backend: GPUBackend, arrival: Arrival | StreamedArrival, load: ModelLoad
+) -> None:
     """Load kernels of prompts until the weights have arrived, which is waited for."""
     for rows in PROMPT_ROWS:
         if arrival.has_arrived:
@@ -162,7 +172,7 @@ def prepare_prompts(backend: GPUBackend, arrival: Arrival, load: ModelLoad) -> N
 
 
 def _share_out(
-    arrival: Arrival,
+    arrival: Arrival | StreamedArrival,
     model: DeviceModel,
     layout: KVLayout,
     options: LoadOptions,

@@ -77,6 +77,21 @@ class DeviceWeights:
             if len(entry.shape) == 2 and entry.scheme is not Scheme.FP32
         }
 
+    def move(self, placement: Placement, block: Block) -> None:
+        """Take matrices from where another placement has them; vectors stay where they were."""
+        self._block = block
+        self._shift = block.address - placement.origin_bytes
+        tensors = [placement.held(entry) for entry in placement.header.tensors]
+        self._entries = {entry.name: entry for entry in tensors}
+        self.vectors |= {
+            entry.name: self._addresses(entry)[0]
+            for entry in tensors
+            if entry.scheme is Scheme.FP32
+        }
+        for entry in tensors:
+            if entry.name in self.linears:
+                self.linears[entry.name] = self._linear_of(entry)
+
     def matrix(self, spec: WeightSpec) -> LinearWeight:
         """Return where a matrix is.
 

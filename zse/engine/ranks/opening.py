@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.ranks import RankPart
     from zse.device.phases import Phases
     from zse.format.model_file import ModelFile
@@ -36,7 +37,7 @@ class OpenedRanks:
     """Of rank 0."""
     options: LoadOptions
     """With rank 0's device."""
-    arrival: Arrival | None
+    arrival: Arrival | StreamedArrival | None
     """Rank 0's weights on their way to a GPU; None on a CPU."""
 
     def options_for(self, num_adapters: int) -> LoadOptions:
@@ -84,7 +85,7 @@ def open_ranks(
             group = RankGroup(reader, options, devices, cache_dir=cache_dir)
         part = replace(part_of(spec, header, group.link), crew=group)
         options = with_values(options, {"device": devices[0]})
-        arrival = begin_arrival(options.device, reader, cuts=part.cuts, phases=phases)
+        arrival = begin_arrival(options, reader, cuts=part.cuts, phases=phases)
     except BaseException:
         if group is not None:
             group.close()

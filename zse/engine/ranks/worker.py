@@ -86,7 +86,7 @@ def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket
             options,
             cache_dir=None if task.cache_dir is None else Path(task.cache_dir),
             spec=spec,
-            arrival=begin_arrival(options.device, reader, cuts=part.cuts),
+            arrival=begin_arrival(options, reader, cuts=part.cuts),
             part=part,
         )
         link.exchange(b"ready")

@@ -1,0 +1,100 @@
+"""How passes go through the layers of a model: all of them there, or some that stream in.
+
+Layers are entered and left by the model's program. Where all weights are there this costs nothing
+and a captured step is one graph; ``streamed`` has passes that wait for what streams.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from zse.backends.gpu.graphs import Rehearsal
+    from zse.backends.handles import LayerWeights
+    from zse.device.gpu import Block, Gpu, GraphExec, Stream
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.stream.placement import Placement
+
+
+class Passes(Protocol):
+    """What differs between models that are there and models that stream."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a pass is put into the stream at once, so that another can stand behind it."""
+
+    def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
+        """Return the scopes that the program enters, one for each layer."""
+
+    def rehearsing(self, rehearsal: Rehearsal) -> AbstractContextManager[object]:
+        """Return a block in which layers are entered for a launcher that only remembers."""
+
+    def capture(
+        self, gpu: Gpu, stream: Stream, rehearsal: Rehearsal, launcher: Launcher
+    ) -> GraphExec:
+        """Return what repeats what was rehearsed."""
+
+    def stays(self, weight: LinearWeight) -> bool:
+        """Whether a matrix is always where it is said to be, so that facts about it can be kept."""
+
+    def start(self) -> None:
+        """Begin; what stays is there."""
+
+    def make_room(self, moved: Callable[[Placement, Block], None]) -> None:
+        """Give memory back where the device is short of it; called between steps.
+
+        Where weights lie elsewhere then, ``moved`` is told where.
+        """
+
+    def close(self) -> None:
+        """End what runs beside steps."""
+
+
+class WholePasses:
+    """Of a model that is all there."""
+
+    looks_ahead = True
+
+    def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
+        return [nullcontext(layer) for layer in layers]
+
+    def rehearsing(self, rehearsal: Rehearsal) -> AbstractContextManager[object]:
+        return nullcontext(rehearsal)
+
+    def capture(
+        self, gpu: Gpu, stream: Stream, rehearsal: Rehearsal, launcher: Launcher
+    ) -> GraphExec:
+        return captured(gpu, stream, rehearsal, launcher)
+
+    def stays(self, weight: LinearWeight) -> bool:
+        return bool(weight.weights)
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def make_room(self, moved: Callable[[Placement, Block], None]) -> None:
+        """Do nothing: all of it is needed."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def captured(
+    gpu: Gpu,
+    stream: Stream,
+    rehearsal: Rehearsal,
+    launcher: Launcher,
+    part: slice = slice(None),
+) -> GraphExec:
+    """Return a graph of what was rehearsed, or of a part of it; its code is loaded."""
+    with gpu.capture(stream) as capture:
+        rehearsal.repeat_on(launcher, part)
+    graph = capture.graph.instantiate()
+    graph.upload(stream)
+    capture.graph.destroy()
+    return graph
