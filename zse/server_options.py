@@ -281,6 +281,13 @@ class ServeOptions(Checked):
         unset="the kernel is asked",
         is_internal=True,
     )
+    container_start_time_ns: int = described(
+        0,
+        "CLOCK_REALTIME when the platform started the container",
+        unit="nanoseconds",
+        unset="the age of the container's first process, where that started this one",
+        is_internal=True,
+    )
 
     @property
     def models_bytes(self) -> int:

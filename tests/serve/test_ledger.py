@@ -1,10 +1,11 @@
 """The cold-start ledger."""
 
+import os
 import time
 
 import pytest
 
-from zse.serve.ledger import Ledger, process_age_ms
+from zse.serve.ledger import Ledger, container_age_ms, process_age_ms
 
 
 def test_the_kernel_knows_how_old_this_process_is():
@@ -18,6 +19,49 @@ def test_a_launchers_clock_wins_over_the_kernels():
 
 def test_a_launcher_from_the_future_counts_as_now():
     assert process_age_ms(time.time_ns() + 10**12) == 0
+
+
+def test_what_the_container_took_before_the_process_is_a_phase():
+    now = time.time_ns()
+    ledger = Ledger(now - 1_000_000_000, now - 3_000_000_000)
+    phase = ledger.to_json()["container"]
+    assert phase["duration_ms"] == pytest.approx(2000, abs=500)
+    assert phase["end_ms"] == 0
+    assert "cold-container;dur=" in ledger.server_timing("a")
+
+
+def test_a_container_that_is_no_older_than_its_process_adds_nothing():
+    started = time.time_ns() - 1_000_000_000
+    assert "container" not in Ledger(started, started).to_json()
+    assert "container" not in Ledger(started).to_json()
+
+
+def fake_proc(folder, *, namespace="pid:[4026532999]", parent=1, first_age_seconds=4):
+    """Write what the kernel would show of a process and of the first of its namespace."""
+    ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - first_age_seconds) * os.sysconf("SC_CLK_TCK")
+    (folder / "self/ns").mkdir(parents=True)
+    (folder / "self/ns/pid").symlink_to(namespace)
+    (folder / "self/stat").write_text(f"7 (a) b) S {parent} 1 1")
+    (folder / "1").mkdir()
+    (folder / "1/stat").write_text(f"1 (init) S 0 {'0 ' * 17}{int(ticks)} 0")
+    return folder
+
+
+def test_a_containers_first_process_tells_its_age(tmp_path):
+    assert container_age_ms(proc=fake_proc(tmp_path)) == pytest.approx(4000, abs=200)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"namespace": "pid:[4026531836]"}, {"parent": 1234}, {"first_age_seconds": 4000}],
+    ids=["a host", "another's child", "a container that has served before"],
+)
+def test_what_says_nothing_of_this_start_is_not_told(tmp_path, facts):
+    assert container_age_ms(proc=fake_proc(tmp_path, **facts)) == 0
+
+
+def test_a_kernel_that_shows_nothing_is_no_error(tmp_path):
+    assert container_age_ms(proc=tmp_path) == 0
 
 
 def test_phases_follow_each_other_and_moments_are_kept_once():

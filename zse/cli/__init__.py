@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "top": ("top", "Serve", "Show what a server is doing, live."),
     "benchmark": ("benchmark", "Serve", "Measure prefill and decode speed, memory, first token."),
     "cold-start": ("cold_start", "Serve", "Measure how long an image or a model takes to wake."),
+    "cost": ("cost", "Ship", "Say what a model costs a month, asleep while nobody asks or not."),
     "build-image": ("build_image", "Ship", "Write an OCI image around a model, without Docker."),
     "image": ("image", "Ship", "Look into an image and check it, wherever it is."),
     "deploy": ("deploy", "Ship", "Deploy an image to a platform, plan first."),

@@ -21,6 +21,12 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_HOST_NAMESPACE = "pid:[4026531836]"
+"""The kernel's own number of the PID namespace that a machine begins with."""
+_LEAST_CONTAINER_MS = 10.0
+"""A tick of the kernel's clock: what it tells less of is nothing."""
+_MOST_CONTAINER_MS = 300_000.0
+
 
 @record
 class Phase:
@@ -51,11 +57,17 @@ class Ledger:
 
     Args:
         start_time_ns: CLOCK_REALTIME when the launcher started the process; 0 asks the kernel.
+        container_start_time_ns: The same of the container; 0 asks the kernel, where it can tell.
+            None where what begins is no process, but a model in one.
         clock: Seconds that only grow.
     """
 
     def __init__(
-        self, start_time_ns: int = 0, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        start_time_ns: int = 0,
+        container_start_time_ns: int | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._age_at_birth_ms = process_age_ms(start_time_ns)
         self._clock = clock
@@ -64,6 +76,10 @@ class Ledger:
         self._first_request_id = ""
         self._stage, self._stage_began = "", 0.0
         self._bytes: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        if container_start_time_ns is not None:
+            before_ms = container_age_ms(container_start_time_ns) - self._age_at_birth_ms
+            if before_ms >= _LEAST_CONTAINER_MS:
+                self._record("container", -before_ms, 0.0)
         # Everything before this object existed: the interpreter, and the imports up to here.
         self._record("interpreter", 0.0, self._age_at_birth_ms)
 
@@ -145,6 +161,29 @@ class Ledger:
         )
 
 
+def container_age_ms(container_start_time_ns: int = 0, *, proc: Path = Path("/proc")) -> float:
+    """Return how long the container of this process has existed, in ms; 0 where nobody says.
+
+    That is the age of the first process of its PID namespace, where that has started this one: in
+    a container that has served before, or runs other things, it would say nothing of this start.
+
+    Args:
+        container_start_time_ns: CLOCK_REALTIME of its start, where the platform says it.
+        proc: Where the kernel shows processes.
+    """
+    if container_start_time_ns:
+        return max(0.0, (time.time_ns() - container_start_time_ns) / 1e6)
+    try:
+        is_host = (proc / "self/ns/pid").readlink().name == _HOST_NAMESPACE
+        parent = int((proc / "self/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    if is_host or parent != 1:
+        return 0.0
+    age_ms = _age_ms(proc / "1/stat")
+    return age_ms if age_ms <= _MOST_CONTAINER_MS else 0.0
+
+
 def process_age_ms(start_time_ns: int = 0) -> float:
     """Return how long this process has existed, in ms.
 
@@ -154,8 +193,13 @@ def process_age_ms(start_time_ns: int = 0) -> float:
     """
     if start_time_ns:
         return max(0.0, (time.time_ns() - start_time_ns) / 1e6)
+    return _age_ms(Path("/proc/self/stat"))
+
+
+def _age_ms(stat: Path) -> float:
+    """Return the age of a process by what the kernel shows of it, in ms; 0 where it does not."""
     try:
-        text = Path("/proc/self/stat").read_text()
+        text = stat.read_text()
         # The command name may hold spaces and parentheses; fields are counted after the last one.
         ticks = int(text.rpartition(")")[2].split()[19])
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -50,7 +50,7 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
     predecessor = _predecessor(options.handover)
     bound = predecessor.listener if predecessor else bind_socket(options.host, options.port)
     with bound as listener:
-        ledger = Ledger(options.start_time_ns)
+        ledger = Ledger(options.start_time_ns, options.container_start_time_ns)
         load = load or _begin_to_load(settings, ledger)
         from zse.serve.boot import serve
 
