@@ -45,7 +45,9 @@ def ask(served, name):
 
 
 def left_bytes(served):
-    return served.http.get("/api/models").json()["memory"]["left_bytes"]
+    answer = served.http.get("/api/models")
+    assert answer.status_code == 200, answer.text
+    return answer.json()["memory"]["left_bytes"]
 
 
 @pytest.mark.slow
