@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec, Pooling
     from zse.options import LoadOptions
+    from zse.stream.weights import StreamFacts
 
 _LOG = logging.getLogger("zse.models")
 _TOGETHER_TOKENS = 4096
@@ -83,6 +84,11 @@ class ModelRunner:
     @property
     def looks_ahead(self) -> bool:
         return self._backend.looks_ahead
+
+    @property
+    def streaming(self) -> StreamFacts | None:
+        """What of the model streams through memory; None where all of it is there."""
+        return getattr(self._backend, "streaming", None)
 
     @property
     def num_checkpoints(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from zse.records import record
 from zse.stream.pinned import PinnedCopies
 from zse.stream.pump import LayerPump, PumpOptions
 from zse.stream.tracker import MemoryPressure, MemoryTracker, PressureLimits
@@ -24,6 +25,32 @@ CHUNK_BYTES = 8 << 20
 LIMITS = PressureLimits(high=256 * MIB, critical=128 * MIB, oom=32 * MIB)
 """Half a gigabyte was left free at the start; captured steps and the driver take some of it."""
 _LOOK_SECONDS = 0.25
+
+
+@record
+class StreamFacts:
+    """What streams, and what has been done."""
+
+    resident_layers: int
+    streamed_layers: int
+    slots: int
+    resident_bytes: int
+    """Of weights that stay."""
+    streamed_bytes: int
+    """That pass for each step."""
+    pinned_bytes: int
+    """Of the host, that hold copies of layers."""
+    link_bytes_per_second: float
+    """From pinned memory, as it was measured when the model was loaded; 0 before."""
+    passed_bytes: int
+    """That have passed so far."""
+    waited_seconds: float
+    """That steps have waited for layers so far."""
+
+    @property
+    def most_steps_per_second(self) -> float:
+        """The bound: no step is done before its layers have passed."""
+        return self.link_bytes_per_second / self.streamed_bytes
 
 
 class StreamedWeights:
@@ -61,6 +88,23 @@ class StreamedWeights:
         self._tracker = MemoryTracker(gpu.memory, LIMITS)
         self._stream: Stream | None = None
         self._pump: LayerPump | None = None
+        self._before = (0, 0.0)
+        self.link_bytes_per_second = 0.0
+
+    def facts(self) -> StreamFacts:
+        pump = self._pump
+        passed, waited = self._before
+        return StreamFacts(
+            resident_layers=len(self.plan.resident),
+            streamed_layers=len(self.plan.streamed),
+            slots=self.plan.slots,
+            resident_bytes=self.plan.resident_bytes + self.plan.ends_bytes,
+            streamed_bytes=self.plan.streamed_bytes,
+            pinned_bytes=self.pinned_bytes,
+            link_bytes_per_second=self.link_bytes_per_second,
+            passed_bytes=passed + (pump.passed_bytes if pump else 0),
+            waited_seconds=waited + (pump.waited_seconds if pump else 0.0),
+        )
 
     @property
     def pump(self) -> LayerPump:
@@ -117,9 +161,7 @@ class StreamedWeights:
             freed += self.blocks.layers[name].length_bytes
         assert self._stream is not None
         self._stream.synchronize()
-        if self._pump is not None:
-            self._pump.close()
-            self._pump = None
+        self._end_pump()
         for name in chosen:
             self.blocks.give_up(name)
         self.plan = self.plan.without(self._header, chosen)
@@ -135,11 +177,16 @@ class StreamedWeights:
 
     def close(self) -> None:
         """End all that runs; the source is closed."""
-        if self._pump is not None:
-            self._pump.close()
-            self._pump = None
+        self._end_pump()
         self._pinned.close()
         self.source.close()
+
+    def _end_pump(self) -> None:
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            passed, waited = self._before
+            self._before = passed + pump.passed_bytes, waited + pump.waited_seconds
+            pump.close()
 
     def _begin_pump(self) -> None:
         assert self._stream is not None, "use_stream comes first"

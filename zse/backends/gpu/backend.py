@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.models.spec import HeadSpec, ModelSpec, Pooling
     from zse.stream.placement import Placement
+    from zse.stream.weights import StreamFacts
 
 GREEDY = GraphKey("decode", 1, SamplingKind())
 FIRST_SAMPLINGS = (SamplingKind(random=True), SamplingKind(random=True, truncated=True))
@@ -389,6 +390,11 @@ class GPUBackend(GPUOperations):
         if adapters is not None:
             held["adapters"] = adapters.length_bytes
         return held
+
+    @property
+    def streaming(self) -> StreamFacts | None:
+        """What of the model streams through memory; None where all of it is there."""
+        return self._passes.facts()
 
     @property
     def gpu(self) -> Gpu:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.kernels.linear.weight import LinearWeight
     from zse.stream.placement import Placement
+    from zse.stream.weights import StreamFacts
 
 
 class Passes(Protocol):
@@ -41,6 +42,9 @@ class Passes(Protocol):
 
     def stays(self, weight: LinearWeight) -> bool:
         """Whether a matrix is always where it is said to be, so that facts about it can be kept."""
+
+    def facts(self) -> StreamFacts | None:
+        """Return what streams; None where nothing does."""
 
     def start(self) -> None:
         """Begin; what stays is there."""
@@ -73,6 +77,9 @@ class WholePasses:
 
     def stays(self, weight: LinearWeight) -> bool:
         return bool(weight.weights)
+
+    def facts(self) -> StreamFacts | None:
+        return None
 
     def start(self) -> None:
         """Do nothing."""

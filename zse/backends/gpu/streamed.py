@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.kernels.linear.weight import LinearWeight
     from zse.stream.placement import Placement
-    from zse.stream.weights import StreamedWeights
+    from zse.stream.weights import StreamedWeights, StreamFacts
 
 
 class StreamedPasses:
@@ -103,6 +103,9 @@ class StreamedPasses:
 
     def stays(self, weight: LinearWeight) -> bool:
         return not self._weights.is_in_slot(weight.weights)
+
+    def facts(self) -> StreamFacts:
+        return self._weights.facts()
 
     def start(self) -> None:
         self._weights.start()

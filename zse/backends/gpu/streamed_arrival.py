@@ -145,7 +145,8 @@ class StreamedArrival:
         assert self._loading is not None
         report = self._loading.wait()
         self._is_over = True
-        self._say(measure_link(self.gpu, self.weights.blocks.slots[0]))
+        self.weights.link_bytes_per_second = measure_link(self.gpu, self.weights.blocks.slots[0])
+        self._say(self.weights.link_bytes_per_second)
         return report
 
     def abandon(self) -> None:
