@@ -45,7 +45,10 @@ def test_a_flag_that_was_not_given_leaves_what_the_environment_said() -> None:
         ({"kv_gib": float("inf")}, "kv_gib is inf, expected 0 or more"),
         ({"threads": 2000}, "threads is 2000, expected 0 to 1024"),
         ({"max_sequences": 0}, "max_sequences is 0, expected 1 or more"),
-        ({"kv_dtype": "int3"}, "kv_dtype is 'int3', expected one of auto, fp32, fp16, bf16, int8"),
+        (
+            {"kv_dtype": "int3"},
+            "kv_dtype is 'int3', expected one of auto, fp32, fp16, bf16, int8, int4",
+        ),
     ],
 )
 def test_a_value_out_of_range_is_refused_under_the_name_it_was_given(values, words) -> None:

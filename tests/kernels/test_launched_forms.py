@@ -49,9 +49,9 @@ from zse.kernels.latent.launch import (
 )
 from zse.kernels.latent.shape import LatentShape
 from zse.kernels.layout import (
+    CACHES_OF_WIDTHS,
     FAMILY_HEAD_DIMS,
     HEAD_DIMS,
-    INT8_HEAD_DIMS,
     TEXT_HEAD_DIMS,
     HeadInputs,
     HeadShape,
@@ -184,8 +184,9 @@ def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
             rotary_dim=columns,
         )  # fmt: skip
     kinds = [*heads_of_all_kinds(), *((dim, 0) for dim in heads_of_texts())]
-    for (head_dim, rotary_dim), norm, scales in product(kinds, (0, 16), (0, 16)):
-        if (scales and head_dim not in INT8_HEAD_DIMS) or (norm and head_dim in heads_of_texts()):
+    for (head_dim, rotary_dim), norm, cache in product(kinds, (0, 16), CACHES):
+        no_cache = head_dim not in CACHES_OF_WIDTHS[cache.dtype]
+        if no_cache or (norm and head_dim in heads_of_texts()):
             continue
         shape = HeadShape(num_heads=2, kv_heads=1, head_dim=head_dim)
         inputs = HeadInputs(
@@ -193,7 +194,7 @@ def test_every_rotation_is_one_that_a_head_width_asks_for() -> None:
             rotary_dim=rotary_dim,
         )  # fmt: skip
         rope_store(
-            launcher, inputs, shape, PagedCache(keys=0, values=0, key_scales=scales), TABLES,
+            launcher, inputs, shape, cache, TABLES,
             table_rows_address=0, queries_address=0,
         )  # fmt: skip
     assert launcher.keys == packed(of=rope_forms.VARIANTS)
@@ -257,10 +258,22 @@ def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_f
     assert launcher.keys == packed(of=expert_forms.VARIANTS)
 
 
-def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, scales: int) -> None:
+CACHES = (
+    PagedCache(keys=0, values=0),
+    PagedCache(keys=0, values=0, key_scales=16),
+    PagedCache(keys=0, values=0, key_scales=16, is_narrow=True),
+)
+
+
+def softcaps_of(head_dim: int, cache: PagedCache) -> tuple[float, ...]:
+    """Return no bound of scores, and one where there are kernels with one."""
+    has_bound = head_dim in attention_forms.SOFTCAP_HEAD_DIMS and not cache.is_narrow
+    return (0.0, 30.0) if has_bound else (0.0,)
+
+
+def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, cache: PagedCache) -> None:
     """Launch every decode attention of a head width with a cache of one type."""
-    cache = PagedCache(keys=0, values=0, key_scales=scales)
-    softcaps = (0.0, 30.0) if head_dim in attention_forms.SOFTCAP_HEAD_DIMS else (0.0,)
+    softcaps = softcaps_of(head_dim, cache)
     for group, norm, quantized, softcap in product((8, 16), (0, 16), EITHER, softcaps):
         shape = HeadShape(num_heads=group, kv_heads=1, head_dim=head_dim)
         is_other = softcap and (norm or group == 16 or rotary_dim)
@@ -278,12 +291,11 @@ def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, scales: in
         )  # fmt: skip
 
 
-def attend_with_prompts(launcher: Recorder, head_dim: int, scales: int) -> None:
+def attend_with_prompts(launcher: Recorder, head_dim: int, cache: PagedCache) -> None:
     """Launch every prefill attention of a head width with a cache of one type."""
-    cache = PagedCache(keys=0, values=0, key_scales=scales)
     shape = HeadShape(num_heads=8, kv_heads=1, head_dim=head_dim)
     rules = [{}, {"window": 7}] if head_dim <= 256 else [{}]
-    softcaps = (0.0, 30.0) if head_dim in attention_forms.SOFTCAP_HEAD_DIMS else (0.0,)
+    softcaps = softcaps_of(head_dim, cache)
     sinks = (0, 16) if head_dim in attention_forms.SINK_HEAD_DIMS else (0,)
     for rule, softcap, sink in product(rules, softcaps, sinks):
         attention_prefill(
@@ -294,14 +306,14 @@ def attend_with_prompts(launcher: Recorder, head_dim: int, scales: int) -> None:
 
 def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
     keys: set[str] = set()
-    for device, scales in product((A100, H200), (0, 16)):
+    for device, cache in product((A100, H200), CACHES):
         launcher = Recorder(device)
         for head_dim, rotary_dim in heads_of_all_kinds():
-            if not scales or head_dim in INT8_HEAD_DIMS:
-                attend(launcher, head_dim, rotary_dim, scales)
+            if head_dim in CACHES_OF_WIDTHS[cache.dtype]:
+                attend(launcher, head_dim, rotary_dim, cache)
         for head_dim in attention_forms.PREFILL_HEAD_DIMS:
-            if not scales or head_dim in INT8_HEAD_DIMS:
-                attend_with_prompts(launcher, head_dim, scales)
+            if head_dim in CACHES_OF_WIDTHS[cache.dtype]:
+                attend_with_prompts(launcher, head_dim, cache)
         gated = HeadShape(
             num_heads=2, kv_heads=1, head_dim=64, parts=("query", "gate", "key", "value")
         )

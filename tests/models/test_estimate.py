@@ -52,6 +52,15 @@ def test_an_int8_cache_is_estimated_as_it_is_stored() -> None:
     assert 0.5 < narrow.kv_bytes / wide.kv_bytes < 0.54
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_cache_of_four_bits_holds_three_and_a_half_times_the_context(on_gpu: bool) -> None:
+    wide, narrow = (
+        estimate_memory(SEVEN_BILLION, "int4", on_gpu=on_gpu, kv_dtype=kv_dtype)
+        for kv_dtype in ("auto", "int4")
+    )
+    assert wide.kv_bytes >= 3.5 * narrow.kv_bytes
+
+
 def test_seven_billion_weights_of_int4_take_what_was_measured_on_a_gpu() -> None:
     estimate = estimate_memory(SEVEN_BILLION, "int4", on_gpu=True)
     before_a_long_prompt = estimate.weights_bytes + estimate.kv_bytes + GPU_RUNTIME_BYTES

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from zse.backends.resident import KV_SCALE_COLUMNS as SCALE_COLUMNS
+from zse.backends.torch.kept import packed, unpacked
 from zse.kernels.native.codes import ATTENTION_PARTS, CacheDtype, Kind, Register
 from zse.kernels.native.library import load, runnable
 from zse.kernels.native.structs import Attention, Cache, Norm, Operation, Rows, Step
@@ -25,6 +26,7 @@ CACHE_DTYPES = {
     CacheDtype.FP16: torch.float16,
     CacheDtype.BF16: torch.bfloat16,
     CacheDtype.INT8: torch.int8,
+    CacheDtype.INT4: torch.uint8,
 }
 
 
@@ -82,11 +84,12 @@ class PagedCache:
     ) -> None:
         self.dtype = dtype
         self.shape = (num_blocks, block_size, rows * kv_heads, head_dim)
+        width = head_dim // 2 if dtype == CacheDtype.INT4 else head_dim
         item_bytes = CACHE_DTYPES[dtype].itemsize
-        self._numbers_bytes = block_size * rows * kv_heads * head_dim * item_bytes
+        self._numbers_bytes = block_size * rows * kv_heads * width * item_bytes
         self._groups = -(-head_dim // SCALE_COLUMNS)
         scales_bytes = 0
-        if dtype == CacheDtype.INT8:
+        if dtype in (CacheDtype.INT8, CacheDtype.INT4):
             scales_bytes = block_size * rows * kv_heads * self._groups * 2
         self.data = torch.zeros(num_blocks, self._numbers_bytes + scales_bytes, dtype=torch.uint8)
 
@@ -101,6 +104,10 @@ class PagedCache:
     def numbers(self) -> torch.Tensor:
         """Return what is kept, as float32 [slots, rows * kv_heads, head_dim]."""
         kept = self.data[:, : self._numbers_bytes].contiguous().view(CACHE_DTYPES[self.dtype])
+        if self.dtype == CacheDtype.INT4:
+            codes = kept.view(*self.shape[:3], -1)
+            narrow = self.data[:, self._numbers_bytes :].reshape(*self.shape[:3], -1)
+            return unpacked(codes, narrow).view(-1, *self.shape[2:])
         values = kept.view(self.shape).float()
         if self.dtype == CacheDtype.INT8:
             scales = self.data[:, self._numbers_bytes :].contiguous().view(torch.float16)
@@ -111,6 +118,10 @@ class PagedCache:
     def fill(self, generator: torch.Generator) -> None:
         """Keep random numbers."""
         values = torch.randn(self.shape, generator=generator)
+        if self.dtype == CacheDtype.INT4:
+            codes, narrow = packed(values)
+            self.data[:] = torch.cat((codes.flatten(1), narrow.flatten(1)), 1)
+            return
         if self.dtype == CacheDtype.INT8:
             padded = functional.pad(values, (0, self._groups * SCALE_COLUMNS - self.shape[3]))
             grouped = padded.unflatten(-1, (self._groups, SCALE_COLUMNS))

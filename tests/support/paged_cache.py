@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import torch
 
+from zse.backends.torch.kept import packed, unpacked
 from zse.kernels.layout import BlockTables, HeadShape, PagedCache
 
 BLOCK = 32
 
 
 class Pages:
-    """Blocks of one layer, filled with what nobody wrote: not-a-number, or large codes."""
+    """Blocks of one layer, filled with what nobody wrote: not-a-number, or large codes.
 
-    def __init__(self, blocks: int, kv_heads: int, head_dim: int, *, quantized: bool) -> None:
+    ``narrow`` pages are quantized ones of four bits.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        quantized: bool,
+        narrow: bool = False,
+    ) -> None:
         shape = (blocks, kv_heads, BLOCK, head_dim)
-        self.quantized, self.head_dim = quantized, head_dim
+        quantized = quantized or narrow
+        self.quantized, self.narrow, self.head_dim = quantized, narrow, head_dim
         self.parts = [torch.zeros(0), torch.zeros(0)]
         self.scales = [torch.zeros(0), torch.zeros(0)]
         for index in (0, 1):
-            if quantized:
+            if narrow:
+                packed_shape = (*shape[:3], head_dim // 2)
+                self.parts[index] = torch.full(packed_shape, 255, dtype=torch.uint8)
+                # The upper byte of what is no number.
+                scale_shape = (*shape[:3], head_dim // 16)
+                self.scales[index] = torch.full(scale_shape, 0x7E, dtype=torch.uint8)
+            elif quantized:
                 self.parts[index] = torch.full(shape, 127, dtype=torch.int8)
                 scale_shape = (*shape[:3], head_dim // 32)
                 self.scales[index] = torch.full(scale_shape, float("nan"), dtype=torch.float16)
@@ -29,6 +48,7 @@ class Pages:
             values=self.parts[1].data_ptr(),
             key_scales=self.scales[0].data_ptr() if quantized else 0,
             value_scales=self.scales[1].data_ptr() if quantized else 0,
+            is_narrow=narrow,
         )
 
     def write(self, blocks: list[int], keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -36,7 +56,11 @@ class Pages:
         for position in range(keys.shape[0]):
             block, token = blocks[position // BLOCK], position % BLOCK
             for index, part in enumerate((keys[position], values[position])):
-                if self.quantized:
+                if self.narrow:
+                    codes, scale = packed(part)
+                    self.parts[index][block, :, token] = codes
+                    self.scales[index][block, :, token] = scale
+                elif self.quantized:
                     groups = part.unflatten(-1, (-1, 32))
                     scale = (groups.abs().amax(-1) / 127.0).half()
                     codes = torch.round(groups / scale.float().unsqueeze(-1)).flatten(-2)
@@ -50,7 +74,9 @@ class Pages:
         halves = []
         for part, scales in zip(self.parts, self.scales, strict=True):
             wide = part.float()
-            if self.quantized:
+            if self.narrow:
+                wide = unpacked(part, scales)
+            elif self.quantized:
                 wide = (wide.unflatten(-1, (-1, 32)) * scales.float().unsqueeze(-1)).flatten(-2)
             joined = wide[blocks].transpose(1, 2).flatten(0, 1)
             halves.append(joined[:tokens])
@@ -78,7 +104,7 @@ def leave_behind(pages: Pages, tables: Tables, first_seen: list[int]) -> None:
     left = [b for blocks, n in zip(tables.lists, counts, strict=True) for b in blocks[:n]]
     for part in (*pages.parts, *pages.scales):
         if part.numel():
-            part[left] = 127 if part.dtype == torch.int8 else float("nan")
+            part[left] = {torch.int8: 127, torch.uint8: 0x7E}.get(part.dtype, float("nan"))
             part[-1] = 0
     for row, count in enumerate(counts):
         tables.tensor[row, :count] = 2**30

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.models.weights import WeightSpec
 
-NARROW_KV_DTYPES = ("int8",)
+NARROW_KV_DTYPES = ("int8", "int4")
 """Types of cached keys that are whole numbers with scales."""
 _LARGEST_SIZE = 2.0**127
 USUAL_SIZE = 8.0

@@ -137,11 +137,16 @@ def groups_of(
     )
 
 
-def kv_block_bytes(spec: ModelSpec, groups: KVGroups, block_size: int, kv_dtype: str) -> list[int]:
-    """Return the bytes of a KV block of each group, as a CPU keeps them."""
+def kv_block_bytes(
+    spec: ModelSpec, groups: KVGroups, block_size: int, dtypes: Mapping[int, str]
+) -> list[int]:
+    """Return the bytes of a KV block of each group, as a CPU keeps them.
+
+    ``dtypes`` is the type of each layer (``zse.backends.kv_dtypes``).
+    """
     sizes = [0] * (1 + len(groups.windows))
     for index, attention in cached_attentions(spec).items():
-        sizes[groups.of_layer[index]] += kv_layer_bytes(attention, block_size, kv_dtype)
+        sizes[groups.of_layer[index]] += kv_layer_bytes(attention, block_size, dtypes[index])
     return sizes
 
 

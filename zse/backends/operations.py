@@ -351,6 +351,11 @@ def is_attention(mixer: AttentionSpec | LinearAttentionSpec) -> TypeIs[Attention
     return hasattr(mixer, "qkv")
 
 
+def kept_by(mixer: AttentionSpec, layer: int) -> int:
+    """Return the layer that keeps the keys and values that a layer reads."""
+    return layer if mixer.kv_of_layer is None else mixer.kv_of_layer
+
+
 def refuse(device: str, found: Iterator[tuple[str, str]]) -> None:
     """Refuse a model that has any of what was found: where, and what; ``device`` is in words.
 

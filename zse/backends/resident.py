@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from zse.models.layer_spec import AttentionSpec, ExpertsSpec
     from zse.models.spec import ModelSpec
 
-KV_ELEMENT_BYTES = {"auto": 2, "fp16": 2, "bf16": 2, "fp32": 4, "int8": 1}
+KV_ELEMENT_BITS = {"auto": 16, "fp16": 16, "bf16": 16, "fp32": 32, "int8": 8, "int4": 4}
 ROWS_AT_ONCE = 256
 """More rows need more memory for what is between operations, and are computed no faster."""
 LEAST_GROUP = 32
@@ -50,11 +50,15 @@ def kept_heads(attention: AttentionSpec) -> tuple[int, int]:
 
 
 def kv_layer_bytes(attention: AttentionSpec, block_size: int, kv_dtype: str) -> int:
-    """Return the bytes of one layer of a KV block: heads, the scales of int8 ones, whole lines."""
+    """Return the bytes of one layer of a KV block: heads, the scales of codes, whole lines.
+
+    A scale of int8 has two bytes for 32 columns; one of int4 has one byte for 16.
+    """
     rows = attention.cached_rows * block_size
-    groups = -(-attention.head_dim // KV_SCALE_COLUMNS) if kv_dtype == "int8" else 0
-    scales = rows * groups * _KV_SCALE_BYTES
-    return align_up(rows * attention.head_dim * KV_ELEMENT_BYTES[kv_dtype] + scales, _CACHE_LINE)
+    has_scales = kv_dtype in ("int8", "int4")
+    groups = -(-attention.head_dim // KV_SCALE_COLUMNS) if has_scales else 0
+    numbers = rows * attention.head_dim * KV_ELEMENT_BITS[kv_dtype] // 8
+    return align_up(numbers + rows * groups * _KV_SCALE_BYTES, _CACHE_LINE)
 
 
 def register_widths(spec: ModelSpec) -> dict[str, int]:

@@ -28,6 +28,12 @@ MOST_GATED_DIM = 256
 """Width of the widest heads that may be gated."""
 INT8_HEAD_DIMS = (64, 128, 256, 512)
 """Head widths that an int8 cache takes: their halves are whole groups of 32 channels."""
+INT4_HEAD_DIMS = (64, 128, 256)
+"""Head widths that a cache of four bits takes."""
+NARROW_SCALE_CHANNELS = 16
+"""Channels of a key or value in four bits that share a scale."""
+TURNED_CHANNELS = 32
+"""Channels of a key that are turned together before they are kept in four bits."""
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu2", "swiglu_oai")
 """Functions between the matrices of an MLP; kernels know them by number. The last one is always
 gated: ``gate * sigmoid(1.702 * gate) * (up + 1)`` of a bounded gate and a bounded up."""
@@ -242,22 +248,47 @@ class HeadInputs:
         return self.qkv.split_rows, self.qkv.splits, int(self.bias != 0)
 
 
+CacheDtype: TypeAlias = Literal["bf16", "int8", "int4"]
+"""What kernels read keys and values as."""
+CACHES_OF_WIDTHS: dict[CacheDtype, tuple[int, ...]] = {
+    "bf16": tuple(sorted({*HEAD_DIMS, *FAMILY_HEAD_DIMS, *TEXT_HEAD_DIMS})),
+    "int8": INT8_HEAD_DIMS,
+    "int4": INT4_HEAD_DIMS,
+}
+"""Head widths of each type of cache."""
+CACHE_POINTERS: dict[CacheDtype, dict[str, str]] = {
+    "bf16": {},
+    "int8": {"keys": "*i8", "values": "*i8"},
+    "int4": {"keys": "*u8", "values": "*u8", "key_scales": "*u8", "value_scales": "*u8"},
+}
+"""Types of a cache's pointers where they are not those of bfloat16 with float16 scales; kernels
+tell caches apart by them."""
+
+
 @record
 class PagedCache:
     """Keys and values of one layer, in blocks of 32 tokens."""
 
     keys: int
-    """Address of [num_blocks, kv_heads, 32, head_dim], bfloat16 or int8."""
+    """Address of [num_blocks, kv_heads, 32, head_dim], bfloat16 or int8; of uint8 [..., head_dim /
+    2], where a byte has columns i and i + head_dim / 2, for int4."""
     values: int
     """Address, likewise."""
     key_scales: int = 0
-    """Address of float16 [num_blocks, kv_heads, 32, head_dim / 32]; 0 for a bfloat16 cache."""
+    """Address of float16 [num_blocks, kv_heads, 32, head_dim / 32] for int8, of uint8 [...,
+    head_dim / 16], the upper bytes of float16, for int4; 0 for bfloat16."""
     value_scales: int = 0
     """Address, likewise."""
+    is_narrow: bool = False
+    """Whether what has scales has four bits."""
 
     @property
     def quantized(self) -> bool:
         return self.key_scales != 0
+
+    @property
+    def dtype(self) -> CacheDtype:
+        return "bf16" if not self.quantized else "int4" if self.is_narrow else "int8"
 
     @property
     def addresses(self) -> tuple[int, ...]:
@@ -283,18 +314,19 @@ def padded(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def check_head_dim(head_dim: int, *, quantized: bool, taken: tuple[int, ...] = HEAD_DIMS) -> None:
+def check_head_dim(head_dim: int, *, cache: CacheDtype, taken: tuple[int, ...] = HEAD_DIMS) -> None:
     """Refuse a head width that no kernel takes.
 
     Raises:
-        UnsupportedModelError: No kernel takes it, or none with an int8 cache.
+        UnsupportedModelError: No kernel takes it, or none with such a cache.
     """
-    allowed = [dim for dim in taken if not quantized or dim in INT8_HEAD_DIMS]
+    allowed = [dim for dim in taken if dim in CACHES_OF_WIDTHS[cache]]
     if head_dim not in allowed:
+        named = {"bf16": "a 16-bit", "int8": "an int8", "int4": "an int4"}[cache]
         raise UnsupportedModelError(
-            f"head_dim {head_dim} with {'an int8' if quantized else 'a 16-bit'} cache; "
+            f"head_dim {head_dim} with {named} cache; "
             f"expected one of {', '.join(map(str, allowed))}",
-            hint="Use a 16-bit cache." if quantized else "",
+            hint="" if cache == "bf16" else "Use a 16-bit cache.",
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zse.backends.gpu.kv_pool import layout_for
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.row_maxima import room_for
+from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.resident import is_read_whole, scratch_bytes
 from zse.backends.states import states_of
@@ -136,7 +137,8 @@ def estimate_memory(
         on_gpu: Memory of a GPU; else the most that is resident of a process on a CPU.
         context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
             at most 4096.
-        kv_dtype: Type of the cached keys and values; auto is bf16 on a GPU, fp16 on a CPU.
+        kv_dtype: Type of the cached keys and values; auto is bf16 on a GPU, fp16 on a CPU. Layers
+            that keep int8 where int4 is asked for, for constants in a file, are counted as int4.
     """
     spec = facts.spec
     context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
@@ -170,7 +172,8 @@ def _on_gpu(
 ) -> tuple[int, int, int]:
     weights = sum(map(_stored_bytes, tensors))
     groups = groups_of(spec, options, num_sequences=1)
-    layout = layout_for(spec, "int8" if options.cache.kv_dtype == "int8" else "bf16", groups)
+    kv_dtype = options.cache.kv_dtype
+    layout = layout_for(spec, kv_dtype if kv_dtype in ("int8", "int4") else "bf16", groups)
     blocks = layout.block_bytes()
     plans = StepPlans(spec, _linears(tensors), _TYPICAL_GPU, options)
     padding_blocks = sum(blocks)  # of rows that fill up a captured step
@@ -190,7 +193,9 @@ def _on_cpu(
     """Return what is resident: pages of the file that steps read, and what a step computes with."""
     weights = sum(_stored_bytes(tensor) for tensor in tensors if is_read_whole(spec, tensor.name))
     groups = groups_of(spec, options, num_sequences=1)
-    blocks = kv_block_bytes(spec, groups, options.cache.block_size, options.cache.kv_dtype)
+    blocks = kv_block_bytes(
+        spec, groups, options.cache.block_size, dtypes_of(spec, options.cache.kv_dtype)
+    )
     overhead = scratch_bytes(spec, options.batch.max_context) + CPU_RUNTIME_BYTES
     kv = groups.length_bytes(_num_blocks(options), blocks)  # as far as touched, as states are
     kv += states_of(spec, options).slot_bytes

@@ -10,6 +10,7 @@ import torch
 from any_layers import attention, dense, experts, layer, model, write_model
 from logits import as_tensor
 
+from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import UnsupportedModelError
@@ -194,7 +195,10 @@ def test_layers_keep_the_keys_and_values_of_their_own_heads(tmp_path: Path) -> N
     windowed, full = 2 * 2 * 32, 2 * 1 * 64  # and none for the layer that reads another's
     assert runner.memory_bytes()["kv_cache"] == 3 * 8 * 2 * (windowed + full)
     groups = groups_of(spec, options)
-    assert kv_block_bytes(spec, groups, 8, "fp16") == [8 * 2 * full, 8 * 2 * windowed]
+    assert kv_block_bytes(spec, groups, 8, dtypes_of(spec, "fp16")) == [
+        8 * 2 * full,
+        8 * 2 * windowed,
+    ]
     runner.close()
 
 

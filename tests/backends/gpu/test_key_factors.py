@@ -99,3 +99,17 @@ def test_an_int8_cache_loses_less_of_keys_with_constants(
     monkeypatch.setattr("zse.backends.key_factors.USUAL_SIZE", 2 * CONSTANT)
     undivided = in_torch("int8")
     assert (narrow - expected).norm() < 0.5 * (undivided - expected).norm()
+
+
+def test_a_cache_of_four_bits_is_that_of_torch(make_pair: Callable, tmp_path: Path) -> None:
+    path, tokens = tmp_path / "constants.zse", [5, 17, 70, 3]
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
+    with_constants(make_pair("qwen2", "int8", **sizes).path, path, (1,))
+    runner = open_runner(path, kv_dtype="int4")
+    found = as_tensor(runner.logits(tokens, chunk_tokens=len(tokens) - 1))
+    runner.close()
+    options = load_options(device="torch", num_blocks=8, kv_dtype="int4")
+    other = load_runner(path, options)
+    expected = as_tensor(other.logits(tokens, chunk_tokens=len(tokens) - 1))
+    other.close()
+    assert float((found - expected).norm() / expected.norm()) < 0.05

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     target = target_named(name)
-    prefill = prefill_form(128, name, quantized_cache=False, window=False, softcap=False)
-    sinks = prefill_form(64, name, quantized_cache=False, window=True, softcap=False, sinks=True)
+    prefill = prefill_form(128, name, cache="bf16", window=False, softcap=False)
+    narrow = prefill_form(128, name, cache="int4", window=False, softcap=False)
+    sinks = prefill_form(64, name, cache="bf16", window=True, softcap=False, sinks=True)
     variants = [
         residual_norm_variant(32, quantized=True, gather=False),
         family_norm_variant(32, quantized=True, layer=True),
@@ -56,13 +57,16 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         activate_variant(8, element="bf16", quantized=False, gated=True),
         activate_times_variant(quantized=True),
         embed_variant("int4", 128),
-        rope_store_variant(128, quantized=True, head_norm=True),
+        rope_store_variant(128, cache="int8", head_norm=True),
         decode_variant(DecodeForm(head_dim=128, quantized_output=True)),
         prefill_variant(prefill),
+        decode_variant(DecodeForm(head_dim=128, cache="int4", quantized_output=True)),
+        prefill_variant(narrow),
+        rope_store_variant(128, cache="int4", head_norm=True),
         decode_variant(DecodeForm(head_dim=256, head_norm=True, family=True)),
         prefill_variant(sinks),
         output_gate_variant(),
-        family_rope_store_variant(256, quantized=False, head_norm=True),
+        family_rope_store_variant(256, cache="bf16", head_norm=True),
         any_rope_table_variant(),
         post_norm_variant(32, quantized=True, normed=True),
         prefill_variant(PrefillForm(head_dim=32, whole=True)),

@@ -18,6 +18,7 @@ from paged_cache import (
     usual_heads,
 )
 
+from zse.backends.torch.kept import turned
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.launch import (
     AttentionRules,
@@ -39,7 +40,11 @@ from zse.kernels.layout import (
     Quantized,
 )
 from zse.kernels.norm.reference import dequantize
-from zse.kernels.rope_store.reference import INT8_CACHE_TOLERANCE, rope_store
+from zse.kernels.rope_store.reference import (
+    INT8_CACHE_TOLERANCE,
+    NARROW_CACHE_TOLERANCE,
+    rope_store,
+)
 
 EPSILON = 1e-6
 
@@ -57,6 +62,7 @@ class Case:
     window: int = 0
     softcap: float = 0.0
     quantized_cache: bool = False
+    narrow_cache: bool = False
     quantized_output: bool = False
     bias: bool = False
     norm: bool = False
@@ -77,7 +83,7 @@ def check(case: Case) -> None:
     order = torch.randperm(sum(p // 32 + 1 for p in case.positions)).tolist()
     tables = Tables([[order.pop() for _ in range(p // 32 + 1)] for p in case.positions], stride=7)
     num_blocks = sum(map(len, tables.lists))
-    pages = Pages(num_blocks + 1, kv, dim, quantized=case.quantized_cache)
+    pages = Pages(num_blocks + 1, kv, dim, quantized=case.quantized_cache, narrow=case.narrow_cache)
     stored_before = 0 if shape.stores else 1
     pasts = [torch.randn(2, position + stored_before, kv, dim) for position in case.positions]
     for blocks, past in zip(tables.lists, pasts, strict=True):
@@ -140,6 +146,7 @@ def check(case: Case) -> None:
     limit = TOLERANCE
     if case.quantized_cache or case.quantized_output:
         limit = INT8_CACHE_TOLERANCE
+    stored_limit = NARROW_CACHE_TOLERANCE if case.narrow_cache else limit
     order = paired(dim, turning)
     for row, position in enumerate(case.positions):
         flat = torch.zeros(position + 1, 2 * kv, dim)
@@ -152,18 +159,56 @@ def check(case: Case) -> None:
         )  # fmt: skip
         query = query * wide.repeat_interleave(case.group, 0)
         flat[position, :kv] = (flat[position, :kv] / wide)[:, order]
+        query = query[..., order]
+        if case.narrow_cache:
+            query = turned(query)
+            flat[position, :kv] = turned(flat[position, :kv])
         stored = pages.read(tables.lists[row], position + 1)
         stored[: seen[row]] = before[row][: seen[row]]
         if shape.stores:
-            assert relative_error(stored[position:], flat[position:]) <= limit
+            assert relative_error(stored[position:], flat[position:]) <= stored_limit
         expected = attention(
-            query[..., order], stored, torch.arange(position + 1), position, case.window or None,
+            query, stored, torch.arange(position + 1), position, case.window or None,
             case.softcap, sinks if case.sinks else None,
         )  # fmt: skip
         if shape.is_gated:
             gates = joined[:, shape.num_heads : 2 * shape.num_heads].flatten(1)
             expected = expected * torch.sigmoid(gates)
         assert relative_error(found[row : row + 1], expected) <= limit
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "group", "splits", "output"),
+    [(64, 2, 2, False), (128, 9, 3, False), (128, 4, 1, True), (256, 1, 2, False)],
+)
+def test_a_cache_of_four_bits_is_written_and_read(
+    head_dim: int, group: int, splits: int, output: bool
+) -> None:
+    check(
+        Case(
+            head_dim=head_dim,
+            group=group,
+            splits=splits,
+            narrow_cache=True,
+            norm=True,
+            quantized_output=output,
+            positions=(150, 0, 63),
+        )
+    )
+
+
+@pytest.mark.parametrize("rotary_dim", [16, 64])
+def test_heads_of_families_in_four_bits(rotary_dim: int) -> None:
+    check(
+        Case(
+            narrow_cache=True,
+            rotary_dim=rotary_dim,
+            parts=("query", "gate", "key", "value"),
+            sinks=True,
+            window=50,
+            leaves=True,
+        )
+    )
 
 
 @pytest.mark.parametrize(("group", "splits"), [(1, 5), (2, 1), (7, 2)])

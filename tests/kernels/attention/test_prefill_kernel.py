@@ -29,6 +29,7 @@ def check(
     window: int = 0,
     softcap: float = 0.0,
     quantized: bool = False,
+    narrow: bool = False,
     has_sinks: bool = False,
     leaves: bool = False,
     whole: bool = False,
@@ -40,10 +41,11 @@ def check(
     lengths = [first + count for first, count in chunks]
     order = torch.randperm(sum(-(-length // 32) for length in lengths)).tolist()
     tables = Tables([[order.pop() for _ in range(-(-length // 32))] for length in lengths])
-    pages = Pages(1 + sum(map(len, tables.lists)), kv_heads, head_dim, quantized=quantized)
-    for blocks, length in zip(tables.lists, lengths, strict=True):
+    blocks = 1 + sum(map(len, tables.lists))
+    pages = Pages(blocks, kv_heads, head_dim, quantized=quantized, narrow=narrow)
+    for own, length in zip(tables.lists, lengths, strict=True):
         keys, values = torch.randn(2, length, kv_heads, head_dim)
-        pages.write(blocks, keys, values)
+        pages.write(own, keys, values)
     rows = sum(count for _, count in chunks)
     queries = torch.randn(rows, shape.num_heads, head_dim).bfloat16()
     found = torch.zeros(rows, shape.num_heads * head_dim, dtype=torch.bfloat16)
@@ -119,6 +121,11 @@ def test_blocks_that_a_window_has_left_behind_are_not_read(quantized: bool) -> N
 )
 def test_other_heads_and_an_int8_cache(head_dim: int, group: int, quantized: bool) -> None:
     check([(40, 30)], head_dim=head_dim, group=group, quantized=quantized)
+
+
+@pytest.mark.parametrize(("head_dim", "group", "window"), [(64, 7, 0), (128, 2, 30), (256, 1, 0)])
+def test_a_cache_of_four_bits_is_read(head_dim: int, group: int, window: int) -> None:
+    check([(40, 30), (0, 5)], head_dim=head_dim, group=group, window=window, narrow=True)
 
 
 def test_scores_are_capped() -> None:

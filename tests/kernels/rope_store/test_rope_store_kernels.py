@@ -17,10 +17,15 @@ from paged_cache import (
     usual_heads,
 )
 
+from zse.backends.torch.kept import turned
 from zse.errors import UnsupportedModelError
 from zse.kernels.layout import HeadInputs, HeadPart, HeadShape, Partials
 from zse.kernels.rope_store.launch import rope_store, rope_table
-from zse.kernels.rope_store.reference import INT8_CACHE_TOLERANCE, TOLERANCE
+from zse.kernels.rope_store.reference import (
+    INT8_CACHE_TOLERANCE,
+    NARROW_CACHE_TOLERANCE,
+    TOLERANCE,
+)
 from zse.kernels.rope_store.reference import rope_store as reference
 
 EPSILON = 1e-6
@@ -42,6 +47,7 @@ def check(
     *,
     splits: int = 2,
     quantized: bool = False,
+    narrow: bool = False,
     bias: bool = False,
     norm: bool = False,
     rotary_dim: int | None = None,
@@ -54,7 +60,7 @@ def check(
     positions = torch.tensor([31, 32, 33, 0, 1], dtype=torch.int32)
     table_rows = torch.tensor([1, 1, 1, 0, 0], dtype=torch.int32)
     tables = Tables([[2], [4, 1, 0]])
-    pages = Pages(5, kv, dim, quantized=quantized)
+    pages = Pages(5, kv, dim, quantized=quantized, narrow=narrow)
     parts = torch.randn(splits, 5, shape.qkv_columns)
     bias_values = torch.randn(shape.qkv_columns) * 3
     norms = (torch.randn(dim), torch.randn(dim))
@@ -90,8 +96,12 @@ def check(
     cache[:, :kv] /= wide
     order = paired(dim, turning)
     cache[:, :kv] = cache[:, :kv, order]
+    expected = expected[..., order]
     limit = INT8_CACHE_TOLERANCE if quantized else TOLERANCE
-    assert relative_error(queries, expected[..., order]) <= TOLERANCE
+    if narrow:
+        expected, limit = turned(expected), NARROW_CACHE_TOLERANCE
+        cache[:, :kv] = turned(cache[:, :kv])
+    assert relative_error(queries, expected) <= TOLERANCE
     untouched = pages.read([4, 1, 0], 96)
     if not quantized:
         assert untouched[: 31 if shape.stores else 96].isnan().all()
@@ -113,6 +123,14 @@ def test_queries_and_the_cache_equal_the_reference(quantized: bool, norm: bool, 
 def test_keys_are_divided_by_their_factors_and_queries_multiplied(rotary_dim: int | None) -> None:
     shape = HeadShape(num_heads=4, kv_heads=2, head_dim=64)
     check(shape, quantized=True, bias=True, factors=True, rotary_dim=rotary_dim)
+
+
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, None), (128, None), (256, 64)])
+def test_keys_and_queries_are_turned_for_a_cache_of_four_bits(
+    head_dim: int, rotary_dim: int | None
+) -> None:
+    shape = HeadShape(num_heads=3, kv_heads=1, head_dim=head_dim)
+    check(shape, narrow=True, norm=True, rotary_dim=rotary_dim)
 
 
 @pytest.mark.parametrize("splits", [1, 5])

@@ -19,6 +19,7 @@ from zse.backends.cpu.supported import check_supported, warn_of_size
 from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
+from zse.backends.kv_dtypes import named
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.pool_size import choose_num_blocks, limited
@@ -99,11 +100,10 @@ class CPUBackend(Recorder):
             if is_read_whole(spec, entry.name)
         )
         self._all_single = all_single(spec, options)
-        self._kv_dtype = options.cache.kv_dtype
         self.states = states_of(spec, options)
         self.block_size = options.cache.block_size
         groups = groups_of(spec, options)
-        self._block_bytes = kv_block_bytes(spec, groups, self.block_size, self._kv_dtype)
+        self._block_bytes = kv_block_bytes(spec, groups, self.block_size, self.kv_dtypes)
         self._groups = limited(groups, options, machine, self._block_bytes)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
             spec, options, machine, groups=self._groups, block_bytes=self._block_bytes
@@ -255,7 +255,7 @@ class CPUBackend(Recorder):
         return SequenceMemory(blocks, StatePool(self.states.shapes, 1))
 
     def _new_blocks(self, num_blocks: Sequence[int]) -> KVCache:
-        return KVCache(self._spec, self._groups, num_blocks, self.block_size, self._kv_dtype)
+        return KVCache(self._spec, self._groups, num_blocks, self.block_size, self.kv_dtypes)
 
     def release_cache(self, cache: SequenceMemory) -> None:
         cache.blocks.close()
@@ -273,7 +273,7 @@ class CPUBackend(Recorder):
             "cpu",
             self._spec,
             self._groups,
-            dtype="fp16" if self._kv_dtype == "auto" else self._kv_dtype,
+            dtype=named(self.kv_dtypes).replace("auto", "fp16"),
             block_size=self.block_size,
         )
         return KVImages(layout=name, block_bytes=tuple(self._block_bytes))

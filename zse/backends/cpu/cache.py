@@ -12,7 +12,7 @@ from zse.backends.resident import cached_attentions, kv_layer_bytes
 from zse.kernels.native import codes, structs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from zse.backends.kv_groups import KVGroups
     from zse.models.spec import ModelSpec
@@ -23,6 +23,7 @@ DTYPES = {
     "bf16": codes.CacheDtype.BF16,
     "fp32": codes.CacheDtype.FP32,
     "int8": codes.CacheDtype.INT8,
+    "int4": codes.CacheDtype.INT4,
 }
 
 
@@ -36,7 +37,7 @@ class KVCache:
         groups: The groups of its layers.
         num_blocks: Blocks of each group's pool.
         block_size: Tokens a block.
-        kv_dtype: Type of keys and values.
+        dtypes: Type of each layer's keys and values.
     """
 
     def __init__(
@@ -45,12 +46,12 @@ class KVCache:
         groups: KVGroups,
         num_blocks: Sequence[int],
         block_size: int,
-        kv_dtype: str,
+        dtypes: Mapping[int, str],
     ) -> None:
         self.num_blocks = num_blocks[0]
         self.block_size = block_size
         self.windows = groups.pools_of(num_blocks)
-        self._sizes = sizes = kv_block_bytes(spec, groups, block_size, kv_dtype)
+        self._sizes = sizes = kv_block_bytes(spec, groups, block_size, dtypes)
         self._pages = [Pages(count * size) for count, size in zip(num_blocks, sizes, strict=True)]
         self.layers = (structs.Cache * len(spec.layers))()
         offsets = [0] * len(sizes)
@@ -60,10 +61,10 @@ class KVCache:
                 data=self._pages[group].address + offsets[group],
                 block_bytes=sizes[group],
                 block_size=block_size,
-                dtype=DTYPES[kv_dtype],
+                dtype=DTYPES[dtypes[index]],
                 group=group,
             )
-            offsets[group] += kv_layer_bytes(attention, block_size, kv_dtype)
+            offsets[group] += kv_layer_bytes(attention, block_size, dtypes[index])
         self.address = ctypes.addressof(self.layers)
         """Of one ``struct zse_cache`` a layer; that of a layer that keeps nothing is not read."""
 

@@ -45,6 +45,8 @@ def attention_of(
     weights: LayerWeights,
     ropes: Sequence[RoPESpec],
     key_factors: array[float] | None = None,
+    *,
+    turns_keys: bool = False,
 ) -> structs.Attention:
     """Return the attention of a layer; ``ropes`` are the model's, in their registers' order.
 
@@ -71,6 +73,7 @@ def attention_of(
         sees_all=not spec.is_causal,
         latent=None if weights.latent is None else pointer(latent_of(spec, weights.latent)),
         key_factors=None if key_factors is None else key_factors.buffer_info()[0],
+        turns_keys=turns_keys,
     )
 
 

@@ -26,8 +26,9 @@ from zse.backends.cpu.latent import record_queries, record_values
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import LowRankProducts, Recording
 from zse.backends.handles import EndWeights, LayerWeights
-from zse.backends.key_factors import NARROW_KV_DTYPES, key_factors
-from zse.backends.operations import is_attention
+from zse.backends.key_factors import key_factors
+from zse.backends.kv_dtypes import dtypes_of, is_narrow
+from zse.backends.operations import is_attention, kept_by
 from zse.kernels.native import codes, structs
 from zse.kernels.native.codes import Kind, Register, RowSet
 
@@ -102,11 +103,17 @@ class Recorder(MixtureRecorder):
         bound = [bind_layer(layer, weights) for layer in spec.layers]
         self._scopes = [contextlib.nullcontext(layer) for layer in bound]
         self._ropes = {rope: Rope(rope) for rope in ropes_of(spec)}
-        is_narrow = kv_dtype in NARROW_KV_DTYPES
-        self._key_factors = key_factors(spec, weights.numbers) if is_narrow else {}
+        factors = key_factors(spec, weights.numbers) if is_narrow(kv_dtype) else {}
+        self._key_factors = factors
+        self.kv_dtypes = dtypes_of(spec, kv_dtype, factors)
+        """Type of what each layer keeps of keys and values, by its number."""
         self._attentions = {
             layer.index: attention_of(
-                layer.mixer, handles, list(self._ropes), self._key_factors.get(layer.index)
+                layer.mixer,
+                handles,
+                list(self._ropes),
+                self._key_factors.get(layer.index),
+                turns_keys=self.kv_dtypes.get(kept_by(layer.mixer, layer.index)) == "int4",
             )
             for layer, handles in zip(spec.layers, bound, strict=True)
             if is_attention(layer.mixer)
@@ -197,9 +204,10 @@ class Recorder(MixtureRecorder):
         layer: int,
     ) -> Register:
         recording, native = self._recording, pointer(self._attentions[layer])
-        kept_by = layer if attention.kv_of_layer is None else attention.kv_of_layer
         output = Register.MIXED if weights.latent is None else Register.WIDE_MIXED
-        mixed = recording.record(Kind.ATTEND, output, input=query, layer=kept_by, attention=native)
+        mixed = recording.record(
+            Kind.ATTEND, output, input=query, layer=kept_by(attention, layer), attention=native
+        )
         if weights.latent is not None:
             return record_values(recording, layer=layer, attention=native)
         if not attention.is_gated:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.backends.kv_dtypes import named
 from zse.backends.kv_images import KVImages, layout_name, runs_of_blocks
 
 if TYPE_CHECKING:
@@ -26,13 +27,12 @@ _BUFFER_BYTES = 8 << 20
 def images_of(spec: ModelSpec, pool: KVPool, block_size: int) -> KVImages:
     """Return how the blocks of a pool lie outside of it."""
     layout = pool.layout
-    dtypes = {layer.dtype for layer in layout.layers.values()} or {"bf16"}
     sizes = [0] * (1 + len(pool.windows))
     for index, layer in layout.layers.items():
         sizes[layout.groups.of_layer[index]] += sum(
             length for _, length in layer.pieces(pool.layers[index])
         )
-    dtype = "+".join(sorted(dtypes))
+    dtype = named({index: layer.dtype for index, layer in layout.layers.items()})
     name = layout_name("gpu", spec, layout.groups, dtype=dtype, block_size=block_size)
     return KVImages(layout=name, block_bytes=tuple(sizes))
 

@@ -2,10 +2,11 @@
 
 A layer holds keys ``[num_blocks, kv_heads, 32, head_dim]``, then values of the same shape, in
 bfloat16; or both in int8, followed by their float16 scales ``[num_blocks, kv_heads, 32,
-head_dim / 32]``. Where a latent is kept it is the key, and there are no values. Layers with a
-window have fewer blocks than those that see everything (``zse.backends.kv_groups``). One more block
-than the engine knows of stands at the end: padding rows of a captured step write there, and tables
-name it where a window has moved on.
+head_dim / 32]``; or both in four bits, two columns a byte, followed by scales of a byte ``[...,
+head_dim / 16]``, which are as many bytes. Where a latent is kept it is the key, and there are no
+values. Layers with a window have fewer blocks than those that see everything
+(``zse.backends.kv_groups``). One more block than the engine knows of stands at the end: padding
+rows of a captured step write there, and tables name it where a window has moved on.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.heads import attentions_of
+from zse.backends.kv_dtypes import dtypes_of
 from zse.kernels.layout import BLOCK_TOKENS, SCALE_CHANNELS, PagedCache
 from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Iterator, Mapping, Sequence
 
     from zse.backends.kv_groups import KVGroups
@@ -35,15 +38,20 @@ class LayerKV:
     kv_heads: int
     head_dim: int
     dtype: str
-    """``bf16`` or ``int8``."""
+    """``bf16``, ``int8`` or ``int4``."""
     has_values: bool = True
     """False: they are columns of the keys."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of a number, without its scale."""
+        return {"bf16": 16, "int8": 8, "int4": 4}[self.dtype]
 
     def parts(self, num_blocks: int) -> tuple[int, int, int, int]:
         """Return the offsets of values, key scales, value scales, and the end, each aligned."""
         elements = num_blocks * self.kv_heads * BLOCK_SIZE * self.head_dim
-        scaled = self.dtype == "int8"
-        part = align_up(elements * (1 if scaled else 2), _ALIGNMENT)
+        scaled = self.dtype != "bf16"
+        part = align_up(elements * self.bits // 8, _ALIGNMENT)
         scales = align_up(elements // SCALE_CHANNELS * 2, _ALIGNMENT) if scaled else 0
         tensors = 1 + self.has_values
         end = tensors * (part + scales)
@@ -51,12 +59,13 @@ class LayerKV:
 
     def at(self, address: int, num_blocks: int) -> PagedCache:
         values, key_scales, value_scales, _ = self.parts(num_blocks)
-        scaled = self.dtype == "int8"
+        scaled = self.dtype != "bf16"
         return PagedCache(
             keys=address,
             values=address + values if self.has_values else 0,
             key_scales=address + key_scales if scaled else 0,
             value_scales=address + value_scales if scaled and self.has_values else 0,
+            is_narrow=self.dtype == "int4",
         )
 
     def pieces(self, cache: PagedCache) -> Iterator[tuple[int, int]]:
@@ -64,7 +73,7 @@ class LayerKV:
         elements = self.kv_heads * BLOCK_SIZE * self.head_dim
         tensors = 1 + self.has_values
         for address in (cache.keys, cache.values)[:tensors]:
-            yield address, elements * (1 if cache.quantized else 2)
+            yield address, elements * self.bits // 8
         if cache.quantized:
             for address in (cache.key_scales, cache.value_scales)[:tensors]:
                 yield address, elements // SCALE_CHANNELS * 2
@@ -89,13 +98,23 @@ class KVLayout:
         return sizes
 
 
-def layout_for(spec: ModelSpec, dtype: str, groups: KVGroups) -> KVLayout:
+def layout_for(
+    spec: ModelSpec,
+    dtype: str,
+    groups: KVGroups,
+    factors: Mapping[int, array[float]] | None = None,
+) -> KVLayout:
     """Return the layout of a model's cache.
 
     Args:
-        dtype: ``bf16`` or ``int8``.
+        dtype: ``bf16``, ``int8`` or ``int4``.
         groups: The groups of its layers.
+        factors: Of keys, by layer, where the file's biases were read.
+
+    Raises:
+        UnsupportedModelError: A layer is not kept in four bits.
     """
+    dtypes = dtypes_of(spec, dtype, factors)
     layers: dict[int, LayerKV] = {}
     readers: dict[int, int] = {}
     for index, attention in attentions_of(spec).items():
@@ -108,7 +127,7 @@ def layout_for(spec: ModelSpec, dtype: str, groups: KVGroups) -> KVLayout:
         layers[index] = LayerKV(
             kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
-            dtype=dtype,
+            dtype=dtypes.get(index, dtype),
             has_values=attention.latent is None,
         )
     return KVLayout(layers=layers, readers=readers, groups=groups)

@@ -22,7 +22,7 @@ from zse.backends.gpu.memory import (
 from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
-from zse.backends.key_factors import NARROW_KV_DTYPES
+from zse.backends.kv_dtypes import is_narrow
 from zse.backends.kv_groups import groups_of
 from zse.backends.ranks import agreed
 from zse.backends.states import states_of, with_states_that_fit
@@ -50,7 +50,7 @@ _LOG = logging.getLogger("zse.backends.gpu")
 PROMPT_ROWS = (32, 64, 128, 16, 512)
 """Tokens of prompts whose kernels are loaded while the weights are on their way: each has some of
 its own, and the first are the likeliest."""
-_KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8"}
+KV_DTYPES = {"auto": "bf16", "bf16": "bf16", "int8": "int8", "int4": "int4"}
 
 
 def open_gpu_backend(arrival: Arrival | StreamedArrival, load: ModelLoad) -> GPUBackend:
@@ -112,13 +112,12 @@ def build_backend(
         (most,) = load.part.link.least([options.batch.max_sequences])
         options = with_values(options, {"max_sequences": most})
     _check_options(options)
-    kv_dtype = "bf16" if spec.is_encoder else _KV_DTYPES[options.cache.kv_dtype]
-    layout = layout_for(spec, kv_dtype, groups_of(spec, options))
-    is_narrow = kv_dtype in NARROW_KV_DTYPES
+    kv_dtype = "bf16" if spec.is_encoder else KV_DTYPES[options.cache.kv_dtype]
     factors = {}
-    if is_narrow:
+    if is_narrow(kv_dtype):
         cuts = None if load.part is None else load.part.cuts
         factors = read_key_factors(arrival.source, load.reader.header, spec, cuts)
+    layout = layout_for(spec, kv_dtype, groups_of(spec, options), factors)
     arrival.place(load, options, layout)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     passes = arrival.passes(spec, stream)
@@ -205,10 +204,10 @@ def _share_out(
 
 
 def _check_options(options: LoadOptions) -> None:
-    if options.cache.kv_dtype not in _KV_DTYPES:
+    if options.cache.kv_dtype not in KV_DTYPES:
         raise DeviceError(
             f"a GPU keeps no {options.cache.kv_dtype} KV cache",
-            hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
+            hint=f"Choose one of {', '.join(KV_DTYPES)}.",
         )
     if options.cache.block_size != BLOCK_SIZE:
         raise DeviceError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.cpu.threads import choose_threads
+from zse.backends.kv_dtypes import named
 from zse.backends.kv_groups import groups_of
 from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.operations import is_attention
@@ -43,6 +44,7 @@ _KV_DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "int8": torch.int8,
+    "int4": torch.uint8,
 }
 
 
@@ -70,7 +72,6 @@ class TorchBackend(TorchOperations):
                 f"the torch backend keeps no {options.cache.kv_dtype} KV cache",
                 hint=f"Choose one of {', '.join(_KV_DTYPES)}.",
             )
-        self._kv_dtype = _KV_DTYPES[options.cache.kv_dtype]
         self._storing = {
             layer.index: layer.mixer
             for layer in spec.layers
@@ -78,12 +79,15 @@ class TorchBackend(TorchOperations):
         }
         groups = groups_of(spec, options)
         kv_dtype = "fp32" if options.cache.kv_dtype == "auto" else options.cache.kv_dtype
+        self._weights = Weights(reader, spec)
+        super().__init__(self._weights, spec, kv_dtype=kv_dtype)
+        # An encoder's keys live for one step, and lie there as they are.
+        self._dtypes = {index: self.kv_dtypes.get(index, "fp32") for index in self._storing}
         self._block_bytes = [0] * (1 + len(groups.windows))
         for index, one in self._storing.items():
-            length_bytes = kv_layer_bytes(one, self.block_size, kv_dtype)
+            length_bytes = kv_layer_bytes(one, self.block_size, self._dtypes[index])
             self._block_bytes[groups.of_layer[index]] += length_bytes
         self._groups = groups = limited(groups, options, machine, self._block_bytes)
-        self._weights = Weights(reader, spec)
         self.states = states_of(spec, options)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
             spec, options, machine, groups=groups, block_bytes=self._block_bytes
@@ -91,7 +95,6 @@ class TorchBackend(TorchOperations):
         num_blocks = groups.num_blocks(self.num_blocks)
         self.windows = groups.pools_of(num_blocks)
         self._memory = self._new_memory(num_blocks, self.states.num_slots)
-        super().__init__(self._weights, spec, kv_dtype=kv_dtype)
 
     # --- the pass ------------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class TorchBackend(TorchOperations):
         for index, attention in self._storing.items():
             count, kept = num_blocks[groups.of_layer[index]], attention.cached_rows
             shape = (count, size, kept, attention.head_dim)
-            blocks[index] = kept_rows(shape, self._kv_dtype, _untouched_zeros)
+            blocks[index] = kept_rows(shape, _KV_DTYPES[self._dtypes[index]], _untouched_zeros)
         return StepMemory(
             PagedMemory(
                 block_size=size,
@@ -163,7 +166,7 @@ class TorchBackend(TorchOperations):
         groups, sizes = self._groups, [0] * len(self._block_bytes)
         for index, rows in self._memory.blocks.layers.items():
             sizes[groups.of_layer[index]] += sum(rows.block_bytes())
-        name = str(self._kv_dtype).removeprefix("torch.")
+        name = named(self._dtypes)
         layout = layout_name("torch", self._spec, groups, dtype=name, block_size=self.block_size)
         return KVImages(layout=layout, block_bytes=tuple(sizes))
 

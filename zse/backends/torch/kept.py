@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.backends.kv_dtypes import TURNED_COLUMNS
 from zse.backends.resident import KV_SCALE_COLUMNS
 from zse.format.as_torch import bytes_from
 from zse.records import record
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _LARGEST_CODE = 127
+NARROW_SCALE_COLUMNS = 16
+"""Columns that share a scale in four bits."""
+_LARGEST_NARROW_SCALE = 57344.0
+"""Of those that the upper byte of a float16 holds."""
+_MIDDLE_CODE = 8
 
 
 @record
@@ -23,26 +29,36 @@ class KeptRows:
     numbers: torch.Tensor
     """[num_blocks, block_size, kept rows, head_dim]: keys, then values if there are any."""
     scales: torch.Tensor | None = None
-    """float16 [num_blocks, block_size, kept rows, groups] where ``numbers`` are codes in int8."""
+    """Of codes: float16 [num_blocks, block_size, kept rows, groups of 32] beside int8, uint8 [...,
+    groups of 16] beside uint8, where a byte of ``numbers`` has columns i and i + head_dim / 2."""
 
     @property
     def block_size(self) -> int:
         return self.numbers.shape[1]
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether numbers have four bits."""
+        return self.numbers.dtype is torch.uint8
+
     def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Keep float32 rows [tokens, kept rows, head_dim], each token at its slot."""
         if self.scales is not None:
-            rows, scales = quantized(rows)
+            encode = packed if self.is_narrow else quantized
+            rows, scales = encode(rows)
             self.scales.view(-1, *self.scales.shape[2:]).index_copy_(0, slots, scales)
         numbers = self.numbers.view(-1, *self.numbers.shape[2:])
         numbers.index_copy_(0, slots, rows.to(numbers.dtype))
 
     def read(self, blocks: torch.Tensor) -> torch.Tensor:
         """Return float32 [tokens, kept rows, head_dim] of all tokens of some blocks."""
-        rows = self.numbers.index_select(0, blocks).flatten(0, 1).float()
+        numbers = self.numbers.index_select(0, blocks).flatten(0, 1)
         if self.scales is None:
-            return rows
+            return numbers.float()
         scales = self.scales.index_select(0, blocks).flatten(0, 1)
+        if self.is_narrow:
+            return unpacked(numbers, scales)
+        rows = numbers.float()
         return rows.mul_(widened(scales, rows.shape[-1]))
 
     def block_bytes(self) -> list[int]:
@@ -73,7 +89,16 @@ def kept_rows(
     kv_dtype: torch.dtype,
     zeros: Callable[[tuple[int, ...], torch.dtype], torch.Tensor],
 ) -> KeptRows:
-    """Return memory for rows, as ``zeros`` gives it; int8 means codes with scales."""
+    """Return memory for rows, as ``zeros`` gives it.
+
+    int8 means codes with scales, uint8 two of them a byte.
+    """
+    if kv_dtype is torch.uint8:
+        half, groups = shape[-1] // 2, shape[-1] // NARROW_SCALE_COLUMNS
+        return KeptRows(
+            numbers=zeros((*shape[:-1], half), torch.uint8),
+            scales=zeros((*shape[:-1], groups), torch.uint8),
+        )
     if kv_dtype is not torch.int8:
         return KeptRows(numbers=zeros(shape, kv_dtype))
     scales = (*shape[:-1], -(-shape[-1] // KV_SCALE_COLUMNS))
@@ -93,6 +118,50 @@ def quantized(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wide = widened(scales, columns)
     codes = torch.where(wide > 0, rows / wide, 0.0).round_()
     return codes.clamp_(-_LARGEST_CODE, _LARGEST_CODE), scales
+
+
+def packed(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return codes of four bits, uint8 [..., columns / 2], and scales, uint8 [..., groups of 16].
+
+    What is largest in a group has code 0, eight steps from the middle: of sixteen codes none is
+    lost to symmetry. A scale is the upper byte of a float16, with its sign.
+    """
+    groups = rows.reshape(*rows.shape[:-1], -1, NARROW_SCALE_COLUMNS)
+    highest, lowest = groups.amax(-1), groups.amin(-1)
+    exact = torch.where(highest >= -lowest, highest, lowest) / -_MIDDLE_CODE
+    exact = exact.clamp(-_LARGEST_NARROW_SCALE, _LARGEST_NARROW_SCALE)
+    bits = exact.half().view(torch.int16).int() & 0xFFFF
+    scales = ((bits + 0x80) >> 8).to(torch.uint8)
+    wide = widened_narrow(scales)
+    codes = groups * torch.where(wide != 0, 1.0 / wide, 0.0).unsqueeze(-1)
+    codes = (codes.round_().clamp_(-_MIDDLE_CODE, _MIDDLE_CODE - 1) + _MIDDLE_CODE).byte()
+    low, high = codes.flatten(-2).chunk(2, -1)
+    return low | (high << 4), scales
+
+
+def unpacked(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return float32 [..., columns] of what ``packed`` made."""
+    joined = torch.cat((codes & 15, codes >> 4), -1).float() - _MIDDLE_CODE
+    groups = joined.reshape(*joined.shape[:-1], -1, NARROW_SCALE_COLUMNS)
+    return (groups * widened_narrow(scales).unsqueeze(-1)).flatten(-2)
+
+
+def widened_narrow(scales: torch.Tensor) -> torch.Tensor:
+    """Return the scales of four-bit codes as float32."""
+    bits = scales.int() << 8
+    return torch.where(bits > 0x7FFF, bits - 0x10000, bits).to(torch.int16).view(torch.half).float()
+
+
+def turned(heads: torch.Tensor) -> torch.Tensor:
+    """Return float32 [..., columns] with each run of 32 columns turned by Hadamard's signs.
+
+    Lengths and products stay what they are; what one column has is spread over all of its run.
+    """
+    runs = heads.reshape(*heads.shape[:-1], -1, TURNED_COLUMNS)
+    signs = runs.new_ones(1, 1)
+    while signs.shape[0] < TURNED_COLUMNS:
+        signs = torch.cat((torch.cat((signs, signs), 1), torch.cat((signs, -signs), 1)))
+    return (runs @ (signs * TURNED_COLUMNS**-0.5)).flatten(-2)
 
 
 def widened(scales: torch.Tensor, columns: int) -> torch.Tensor:

@@ -12,13 +12,15 @@ from torch.nn import functional
 
 from zse.backends.binding import bind_classifier, bind_layer
 from zse.backends.handles import EndWeights, LayerWeights
-from zse.backends.key_factors import NARROW_KV_DTYPES, key_factors
-from zse.backends.operations import is_attention, refuse
+from zse.backends.key_factors import key_factors
+from zse.backends.kv_dtypes import dtypes_of, is_narrow
+from zse.backends.operations import is_attention, kept_by, refuse
 from zse.backends.torch.activation import activate_rows, activated
 from zse.backends.torch.adapters import add_adapters
 from zse.backends.torch.attention import attend
 from zse.backends.torch.delta import mix_chunks
 from zse.backends.torch.experts import add_experts
+from zse.backends.torch.kept import turned
 from zse.backends.torch.latent import absorb_keys, expand_values
 from zse.backends.torch.rotary import RotaryTable, rotate
 from zse.backends.torch.sampling import sample
@@ -27,6 +29,7 @@ from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.pool.reference import pool
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable, Iterator, Sequence
 
     from zse.backends.handles import ExpertWeights, LayerInputsWeights, LayerInputWeights
@@ -83,7 +86,13 @@ class TorchOperations:
         mixers = [layer.mixer for layer in spec.layers]
         ropes = {mixer.rope for mixer in mixers if is_attention(mixer)}
         self._rotary = {rope: RotaryTable(rope) for rope in ropes if rope is not None}
-        self._key_factors = _key_factors(weights, spec) if kv_dtype in NARROW_KV_DTYPES else {}
+        factors = _key_factors(weights, spec) if is_narrow(kv_dtype) else {}
+        self._key_factors = {
+            layer: torch.tensor(values).view(-1, heads_of(spec, layer).head_dim)
+            for layer, values in factors.items()
+        }
+        self.kv_dtypes = dtypes_of(spec, kv_dtype, factors)
+        """Type of what each layer keeps of keys and values, by its number."""
 
     def drop(self) -> None:
         self._scopes.clear()
@@ -138,12 +147,17 @@ class TorchOperations:
         if (factors := self._key_factors.get(layer)) is not None:
             repeats = attention.num_heads // attention.num_kv_heads
             rotated = rotated * factors.repeat_interleave(repeats, 0)
+        turns = self.kv_dtypes.get(kept_by(attention, layer)) == "int4"
+        if turns:
+            rotated = turned(rotated)
         if keys is not None:
             stored = _head_norm(keys, weights.k_norm, dim)
             if rotary is not None:
                 stored = rotate(stored, *rotary)
             if factors is not None:
                 stored = stored / factors
+            if turns:
+                stored = turned(stored)
             values = values.reshape(rows, -1, dim)
             if attention.value_norm_epsilon is not None:
                 values = functional.rms_norm(values, (dim,), eps=attention.value_norm_epsilon)
@@ -283,14 +297,15 @@ class TorchOperations:
         ]
 
 
-def _key_factors(weights: BoundWeights, spec: ModelSpec) -> dict[int, torch.Tensor]:
-    """Return float32 [kv_heads, head_dim] of each layer whose keys have large constants."""
-    heads = {layer.index: layer.mixer for layer in spec.layers if is_attention(layer.mixer)}
-    found = key_factors(spec, lambda bias: weights.vector(bias).tolist())
-    return {
-        layer: torch.tensor(factors).view(-1, heads[layer].head_dim)
-        for layer, factors in found.items()
-    }
+def _key_factors(weights: BoundWeights, spec: ModelSpec) -> dict[int, array[float]]:
+    return key_factors(spec, lambda bias: weights.vector(bias).tolist())
+
+
+def heads_of(spec: ModelSpec, layer: int) -> AttentionSpec:
+    """Return the attention of a layer that has one."""
+    mixer = spec.layers[layer].mixer
+    assert is_attention(mixer)
+    return mixer
 
 
 def _product(step: Step, linear: BoundLinear, inputs: torch.Tensor) -> torch.Tensor:

@@ -167,7 +167,7 @@ def _decode_form(
     """Return the compiled form that a launch needs; refuse what there is none for."""
     family = bool(rules.sinks) or not inputs.is_usual(shape)
     taken = FAMILY_HEAD_DIMS if family else HEAD_DIMS
-    check_head_dim(shape.head_dim, quantized=cache.quantized, taken=taken)
+    check_head_dim(shape.head_dim, cache=cache.dtype, taken=taken)
     group, rest = divmod(shape.num_heads, shape.kv_heads)
     quantized = isinstance(output, Quantized)
     if rest or group > MAX_GROUP:
@@ -188,7 +188,7 @@ def _decode_form(
     form = DecodeForm(
         head_dim=shape.head_dim,
         heads=heads_of_form(shape.head_dim, group, family=family),
-        quantized_cache=cache.quantized,
+        cache=cache.dtype,
         quantized_output=quantized,
         head_norm=inputs.q_norm != 0,
         softcap=rules.softcap > 0,
@@ -237,11 +237,11 @@ def attention_prefill(
         UnsupportedModelError: No kernel takes these heads.
     """
     taken = TEXT_HEAD_DIMS if rules.whole else PREFILL_HEAD_DIMS
-    check_head_dim(shape.head_dim, quantized=cache.quantized, taken=taken)
+    check_head_dim(shape.head_dim, cache=cache.dtype, taken=taken)
     form = prefill_form(
         shape.head_dim,
         launcher.device.target,
-        quantized_cache=cache.quantized,
+        cache=cache.dtype,
         window=rules.window > 0,
         softcap=rules.softcap > 0,
         sinks=rules.sinks != 0,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, TEXT_HEAD_DIMS, padded
+from zse.kernels.layout import (
+    CACHE_POINTERS,
+    CACHES_OF_WIDTHS,
+    FAMILY_HEAD_DIMS,
+    HEAD_DIMS,
+    INT8_HEAD_DIMS,
+    TEXT_HEAD_DIMS,
+    CacheDtype,
+    padded,
+)
 from zse.kernels.rope_store.variants import CACHE, FAMILY_HEADS, HEAD_INPUTS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 from zse.records import record
@@ -128,7 +137,7 @@ class DecodeForm:
     head_dim: int
     heads: int = 8
     """Most query heads that share a key-value head: 8 or 16."""
-    quantized_cache: bool = False
+    cache: CacheDtype = "bf16"
     quantized_output: bool = False
     head_norm: bool = False
     softcap: bool = False
@@ -148,9 +157,7 @@ def decode_variant(
 
     0 warps are as many as have registers for heads of this width.
     """
-    types: dict[str, str] = {}
-    if form.quantized_cache:
-        types |= {"keys": "*i8", "values": "*i8"}
+    types = dict(CACHE_POINTERS[form.cache])
     if form.quantized_output:
         types["outputs"] = "*i8"
     width = padded(form.head_dim)
@@ -177,7 +184,7 @@ class PrefillForm:
     """What one compiled form of the prefill attention is made for."""
 
     head_dim: int
-    quantized_cache: bool = False
+    cache: CacheDtype = "bf16"
     window: bool = False
     softcap: bool = False
     sinks: bool = False
@@ -193,7 +200,7 @@ def prefill_form(
     head_dim: int,
     target: str,
     *,
-    quantized_cache: bool,
+    cache: CacheDtype,
     window: bool,
     softcap: bool,
     sinks: bool = False,
@@ -204,7 +211,7 @@ def prefill_form(
     tokens = 64 if head_dim <= (64 if narrow else 128) else 32
     return PrefillForm(
         head_dim=head_dim,
-        quantized_cache=quantized_cache,
+        cache=cache,
         window=window,
         softcap=softcap,
         sinks=sinks,
@@ -220,7 +227,7 @@ def prefill_variant(form: PrefillForm, *, num_warps: int = 0, num_stages: int = 
         kernel,
         num_warps=num_warps or (8 if form.head_dim > 256 else 4),
         num_stages=num_stages,
-        types={"keys": "*i8", "values": "*i8"} if form.quantized_cache else None,
+        types=CACHE_POINTERS[form.cache],
         HEAD_DIM=form.head_dim,
         WIDTH=padded(form.head_dim),
         QUERIES=form.queries,
@@ -248,8 +255,10 @@ def heads_of_form(head_dim: int, group: int, *, family: bool) -> int:
 
 def _decode_forms() -> Iterator[DecodeForm]:
     kinds = [(dim, False) for dim in HEAD_DIMS] + [(dim, True) for dim in FAMILY_HEAD_DIMS]
-    for (head_dim, family), cache, output, norm in product(kinds, *3 * (_EITHER,)):
-        if head_dim not in INT8_HEAD_DIMS and (cache or output):
+    for (head_dim, family), cache, output, norm in product(kinds, _CACHES, _EITHER, _EITHER):
+        if head_dim not in CACHES_OF_WIDTHS[cache] or (
+            output and head_dim not in INT8_OUTPUT_HEAD_DIMS
+        ):
             continue
         if head_dim > 256 and not norm:
             continue
@@ -257,29 +266,29 @@ def _decode_forms() -> Iterator[DecodeForm]:
             yield DecodeForm(
                 head_dim=head_dim,
                 heads=heads,
-                quantized_cache=cache,
+                cache=cache,
                 quantized_output=output,
                 head_norm=norm,
                 family=family,
             )
-    for head_dim, cache, output in product(SOFTCAP_HEAD_DIMS, _EITHER, _EITHER):
-        yield DecodeForm(
-            head_dim=head_dim, quantized_cache=cache, quantized_output=output, softcap=True
-        )
+    for head_dim, cache, output in product(SOFTCAP_HEAD_DIMS, _WIDE_CACHES, _EITHER):
+        yield DecodeForm(head_dim=head_dim, cache=cache, quantized_output=output, softcap=True)
 
 
 def _prefill_forms() -> Iterator[PrefillForm]:
     kinds = [(dim, False, False) for dim in PREFILL_HEAD_DIMS]
     kinds += [(dim, True, False) for dim in SOFTCAP_HEAD_DIMS]
     kinds += [(dim, False, True) for dim in SINK_HEAD_DIMS]
-    for (head_dim, softcap, sinks), cache, window in product(kinds, _EITHER, _EITHER):
-        if (cache and head_dim not in INT8_HEAD_DIMS) or (window and head_dim > 256):
+    for (head_dim, softcap, sinks), cache, window in product(kinds, _CACHES, _EITHER):
+        if head_dim not in CACHES_OF_WIDTHS[cache] or (window and head_dim > 256):
+            continue
+        if softcap and cache not in _WIDE_CACHES:
             continue
         for target in ("sm_80", "sm_90"):
             yield prefill_form(
                 head_dim,
                 target,
-                quantized_cache=cache,
+                cache=cache,
                 window=window,
                 softcap=softcap,
                 sinks=sinks,
@@ -290,6 +299,9 @@ def _prefill_forms() -> Iterator[PrefillForm]:
 
 
 _EITHER = (False, True)
+_CACHES: tuple[CacheDtype, ...] = ("bf16", "int8", "int4")
+_WIDE_CACHES = _CACHES[:2]
+"""Those that attention with a softcap takes."""
 DECODE_FORMS = frozenset(_decode_forms())
 PREFILL_FORMS = frozenset(_prefill_forms())
 VARIANTS: tuple[Variant, ...] = (

@@ -92,7 +92,7 @@ static void multiply_rows(struct head_product *head, int64_t rows) {
 static struct paged_rows rows_of_matrix(const struct zse_matrix *matrix, int64_t first,
                                         int64_t count, int64_t first_column, int64_t columns,
                                         const char **rows) {
-    int64_t bytes = number_bytes(matrix->scheme);
+    int64_t bytes = bytes_of_row(1, matrix->scheme);
     for (int64_t row = 0; row < count; row++)
         rows[row] = (const char *)matrix->data +
                     ((first + row) * matrix->columns + first_column) * bytes;

@@ -44,6 +44,7 @@ class CacheDtype(IntEnum):
     FP16 = 1
     BF16 = 2
     INT8 = 3
+    INT4 = 4
 
 
 class Activation(IntEnum):

@@ -73,6 +73,7 @@ class Attention(Structure):
         ("sees_all", c_int32),
         ("latent", POINTER(Latent)),
         ("key_factors", c_void_p),
+        ("turns_keys", c_int32),
     )
 
 

@@ -24,6 +24,7 @@ typedef float vfloat __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef int32_t vint __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef uint16_t vshort __attribute__((vector_size(2 * VECTOR_LANES)));
 typedef int8_t vbyte __attribute__((vector_size(VECTOR_LANES)));
+typedef uint8_t vubyte __attribute__((vector_size(VECTOR_LANES)));
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 

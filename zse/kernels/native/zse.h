@@ -41,7 +41,13 @@ enum zse_scheme {
     ZSE_NL4,
     ZSE_NL4_PAIRS,
 };
-enum zse_cache_dtype { ZSE_CACHE_FP32, ZSE_CACHE_FP16, ZSE_CACHE_BF16, ZSE_CACHE_INT8 };
+enum zse_cache_dtype {
+    ZSE_CACHE_FP32,
+    ZSE_CACHE_FP16,
+    ZSE_CACHE_BF16,
+    ZSE_CACHE_INT8,
+    ZSE_CACHE_INT4,
+};
 /* ZSE_SWIGLU_OAI is a gate and what it multiplies at once: both are bounded first. */
 enum zse_activation { ZSE_SILU, ZSE_GELU, ZSE_GELU_TANH, ZSE_RELU2, ZSE_SWIGLU_OAI, ZSE_TANH };
 /* Which rows of a whole text make its vector. */
@@ -109,6 +115,7 @@ struct zse_attention {
     const struct zse_latent *latent; /* or NULL; there is one KV head then, its values in its keys */
     const float *key_factors; /* [num_kv_heads, head_dim]: keys are kept divided by them, and queries
                                  multiplied; or NULL */
+    int32_t turns_keys;    /* 1: runs of 32 columns of keys and queries are turned (kept.h) */
 };
 
 /* Which experts a row goes through: those of the highest scores, the first among equals. */

@@ -95,6 +95,13 @@ static inline void divide_keys(const struct zse_attention *attention, float *key
         keys[i] /= attention->key_factors[i];
 }
 
+/* Queries or keys that are asked for in four bits, behind everything else. */
+static inline void turn_heads(const struct zse_attention *attention, int32_t num_heads,
+                              float *heads) {
+    for (int32_t head = 0; attention->turns_keys && head < num_heads; head++)
+        turn_head(heads + (int64_t)head * attention->head_dim, attention->head_dim);
+}
+
 /* Values, which may be keys as the matrix gave them, and may have a norm without weight. */
 static inline void store_values(const struct zse_attention *attention,
                                 const struct zse_cache *cache, const struct place *place,
@@ -117,6 +124,7 @@ static void store_row(const struct zse_attention *attention, const struct zse_ca
     normalize_heads(attention, attention->num_heads, attention->q_norm, row);
     rotate_heads(attention, attention->num_heads, rotary, row);
     multiply_queries(attention, row);
+    turn_heads(attention, attention->num_heads, row);
     if (attention->shares_keys) return;
     float *keys = row + first_key_column(attention);
     if (attention->sees_all) {
@@ -131,6 +139,7 @@ static void store_row(const struct zse_attention *attention, const struct zse_ca
     normalize_heads(attention, num_kv_heads, attention->k_norm, keys);
     rotate_heads(attention, num_kv_heads, rotary, keys);
     divide_keys(attention, keys);
+    turn_heads(attention, num_kv_heads, keys);
     for (int32_t head = 0; head < num_kv_heads; head++)
         store_head(cache, &place, head, keys + (int64_t)head * head_dim, head_dim);
 }

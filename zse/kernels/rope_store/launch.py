@@ -81,11 +81,11 @@ def rope_store(
     taken: tuple[int, ...] = HEAD_DIMS
     if family:
         taken = FAMILY_HEAD_DIMS if inputs.q_norm else (*FAMILY_HEAD_DIMS, *TEXT_HEAD_DIMS)
-    check_head_dim(shape.head_dim, quantized=cache.quantized, taken=taken)
+    check_head_dim(shape.head_dim, cache=cache.dtype, taken=taken)
     make = family_rope_store_variant if family else rope_store_variant
     stored = 2 * shape.kv_heads if shape.stores else 0
     launcher.launch(
-        make(shape.head_dim, quantized=cache.quantized, head_norm=inputs.q_norm != 0),
+        make(shape.head_dim, cache=cache.dtype, head_norm=inputs.q_norm != 0),
         (inputs.qkv.rows, -(-(shape.num_heads + stored) // HEADS), 1),
         *inputs.addresses,
         table_rows_address,

@@ -10,6 +10,9 @@ TOLERANCE = 1e-2
 """Largest error over largest value of a kernel that computes in 16 bits."""
 INT8_CACHE_TOLERANCE = 2e-2
 """The same of what an int8 cache with 32-channel scales holds."""
+NARROW_CACHE_TOLERANCE = 0.25
+"""The same of what a cache of four bits holds: a step is an eighth of the largest of 16, whose
+opposite has no code, and a scale is off by up to an eighth."""
 
 
 def rotate(heads: torch.Tensor, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from zse.kernels.layout import FAMILY_HEAD_DIMS, HEAD_DIMS, INT8_HEAD_DIMS, TEXT_HEAD_DIMS, padded
+from zse.kernels.layout import (
+    CACHE_POINTERS,
+    CACHES_OF_WIDTHS,
+    FAMILY_HEAD_DIMS,
+    HEAD_DIMS,
+    TEXT_HEAD_DIMS,
+    CacheDtype,
+    padded,
+)
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.rope_store.triton.kernel"
@@ -104,11 +112,11 @@ def rope_table_variant(head_dim: int) -> Variant:
     return variant(ROPE_TABLE, HALF=half, HALF_PAD=padded(half), BLOCK=TABLE_BLOCK)
 
 
-def rope_store_variant(head_dim: int, *, quantized: bool, head_norm: bool) -> Variant:
-    """Return the form that writes an int8 or a bfloat16 cache."""
+def rope_store_variant(head_dim: int, *, cache: CacheDtype, head_norm: bool) -> Variant:
+    """Return the form that writes a type of cache."""
     return variant(
         ROPE_STORE,
-        types={"keys": "*i8", "values": "*i8"} if quantized else None,
+        types=CACHE_POINTERS[cache],
         HEAD_DIM=head_dim,
         HALF_PAD=padded(head_dim // 2),
         HEADS=HEADS,
@@ -116,11 +124,11 @@ def rope_store_variant(head_dim: int, *, quantized: bool, head_norm: bool) -> Va
     )
 
 
-def family_rope_store_variant(head_dim: int, *, quantized: bool, head_norm: bool) -> Variant:
+def family_rope_store_variant(head_dim: int, *, cache: CacheDtype, head_norm: bool) -> Variant:
     """Return the form for heads that are not simply q, k and v, turned as a whole."""
     return variant(
         FAMILY_ROPE_STORE,
-        types={"keys": "*i8", "values": "*i8"} if quantized else None,
+        types=CACHE_POINTERS[cache],
         HEAD_DIM=head_dim,
         HALF_PAD=padded(head_dim // 2),
         HEADS=HEADS,
@@ -132,21 +140,22 @@ VARIANTS: tuple[Variant, ...] = (
     *(rope_table_variant(head_dim) for head_dim in HEAD_DIMS),
     any_rope_table_variant(),
     *(
-        family_rope_store_variant(head_dim, quantized=quantized, head_norm=head_norm)
+        family_rope_store_variant(head_dim, cache=cache, head_norm=head_norm)
+        for cache, widths in CACHES_OF_WIDTHS.items()
         for head_dim in FAMILY_HEAD_DIMS
-        for quantized in (False, True)
         for head_norm in (False, True)
+        if head_dim in widths
     ),
     *(
-        family_rope_store_variant(head_dim, quantized=False, head_norm=False)
+        family_rope_store_variant(head_dim, cache="bf16", head_norm=False)
         for head_dim in TEXT_HEAD_DIMS
         if head_dim not in FAMILY_HEAD_DIMS
     ),
     *(
-        rope_store_variant(head_dim, quantized=quantized, head_norm=head_norm)
+        rope_store_variant(head_dim, cache=cache, head_norm=head_norm)
+        for cache, widths in CACHES_OF_WIDTHS.items()
         for head_dim in HEAD_DIMS
-        for quantized in (False, True)
         for head_norm in (False, True)
-        if not quantized or head_dim in INT8_HEAD_DIMS
+        if head_dim in widths
     ),
 )

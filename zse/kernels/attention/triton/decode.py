@@ -35,6 +35,7 @@ from zse.kernels.attention.triton.token import (
     load_biases,
     rotate_token,
     scale_query,
+    turn_token,
     write_token,
 )
 from zse.kernels.rope_store.triton.heads import BLOCK_TOKENS, Stored, line_of
@@ -128,12 +129,12 @@ def load_first_tile(
 def decode_tile(tile, HELD: tl.constexpr, PLAIN: tl.constexpr):
     """Return bfloat16 keys as halves [T, D / 2] and values [T, D]; HELD: not before this place."""
     if HELD:
-        k_first = decode(hold(tile.k_first, PLAIN))
-        k_second = decode(hold(tile.k_second, PLAIN))
+        k_first = decode(hold(tile.k_first, PLAIN), "first")
+        k_second = decode(hold(tile.k_second, PLAIN), "second")
         value = decode(hold(tile.value, PLAIN))
     else:
-        k_first = decode(tile.k_first)
-        k_second = decode(tile.k_second)
+        k_first = decode(tile.k_first, "first")
+        k_second = decode(tile.k_second, "second")
         value = decode(tile.value)
     return k_first, k_second, value
 
@@ -265,6 +266,7 @@ def decode_row(
             token, places, key_factors, has_factors, family.first_key if FAMILY else num_heads,
             HEAD_DIM, shift, key_cache.elements.dtype.element_ty == tl.int8,
         )  # fmt: skip
+        token = turn_token(token, key_cache.elements.dtype.element_ty == tl.uint8)
         query = scale_query(token, scale if SOFTCAP else scale * LOG2_E, PLAIN)
         owner = ((num_tiles - 1) % splits == split).to(tl.int32)
         if FAMILY:

@@ -7,7 +7,14 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from zse.kernels.rope_store.triton.heads import BLOCK_TOKENS, SCALE_CHANNELS, Stored, line_of
+from zse.kernels.rope_store.triton.heads import (
+    BLOCK_TOKENS,
+    NARROW_SCALE_CHANNELS,
+    SCALE_CHANNELS,
+    Stored,
+    line_of,
+    narrow_scale,
+)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(-1.0e30)
@@ -89,6 +96,10 @@ def hold(stored, PLAIN: tl.constexpr):
         held = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [elements], dtype=tl.int8, is_pure=False, pack=4
         )
+    elif elements.dtype == tl.uint8:
+        held = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [elements], dtype=tl.uint8, is_pure=False, pack=4
+        )
     else:
         held = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [elements], dtype=elements.dtype, is_pure=False, pack=2
@@ -120,8 +131,53 @@ def load_stored(
         MASKED: Whether some tokens may be missing.
 
     Returns:
-        ``Stored``: elements [T, WIDTH_PAD], and for int8 scales [T, WIDTH / 32].
+        ``Stored``: elements [T, WIDTH_PAD], and for int8 scales [T, WIDTH / 32]. In four bits an
+        element is the byte that has a column, and another one above or below it.
     """
+    if cache.elements.dtype.element_ty == tl.uint8:
+        stored = load_narrow(cache, lines, seen, first_column, WIDTH, HEAD_DIM, MASKED)
+    else:
+        stored = load_wide(cache, lines, seen, first_column, WIDTH, WIDTH_PAD, HEAD_DIM, MASKED)
+    return stored
+
+
+@triton.jit
+def load_narrow(
+    cache,
+    lines,
+    seen,
+    first_column: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Return columns in four bits; see ``load_stored``. WIDTH is that of a head or of its half."""
+    half: tl.constexpr = HEAD_DIM // 2
+    column = tl.arange(0, WIDTH)
+    at = cache.elements + lines[:, None] * half + (column % half)[None, :]
+    group = first_column // NARROW_SCALE_CHANNELS + tl.arange(0, WIDTH // NARROW_SCALE_CHANNELS)
+    scale_at = cache.scales + lines[:, None] * (HEAD_DIM // NARROW_SCALE_CHANNELS) + group[None, :]
+    if MASKED:
+        elements = tl.load(at, mask=seen[:, None] & (column >= 0)[None, :], other=0)
+        scales = tl.load(scale_at, mask=seen[:, None] & (group >= 0)[None, :], other=0)
+    else:
+        elements = tl.load(at)
+        scales = tl.load(scale_at)
+    return Stored(elements, scales)
+
+
+@triton.jit
+def load_wide(
+    cache,
+    lines,
+    seen,
+    first_column: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDTH_PAD: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Return columns in bfloat16 or int8; see ``load_stored``."""
     column = tl.arange(0, WIDTH_PAD)
     at = cache.elements + lines[:, None] * HEAD_DIM + first_column + column[None, :]
     padded: tl.constexpr = WIDTH_PAD != WIDTH
@@ -140,9 +196,14 @@ def load_stored(
 
 
 @triton.jit
-def decode(stored):
-    """Return the bfloat16 values [T, W] of a ``Stored`` tile."""
-    if stored.elements.dtype == tl.int8:
+def decode(stored, PART: tl.constexpr = "whole"):
+    """Return the bfloat16 values [T, W] of a ``Stored`` tile.
+
+    PART is looked at in four bits: whether they are whole heads, or the first or second half.
+    """
+    if stored.elements.dtype == tl.uint8:
+        values = decode_narrow(stored, PART)
+    elif stored.elements.dtype == tl.int8:
         tokens: tl.constexpr = stored.elements.shape[0]
         width: tl.constexpr = stored.elements.shape[1]
         groups: tl.constexpr = stored.scales.shape[1]
@@ -152,3 +213,27 @@ def decode(stored):
     else:
         values = stored.elements
     return values
+
+
+@triton.jit
+def decode_narrow(stored, PART: tl.constexpr):
+    """Return the bfloat16 values [T, W] of bytes that have two columns each; see ``decode``.
+
+    Values are exact: a code has four bits and a scale three. Codes become numbers in the mantissa
+    of 2**23, which costs less than a conversion.
+    """
+    tokens: tl.constexpr = stored.elements.shape[0]
+    width: tl.constexpr = stored.elements.shape[1]
+    groups: tl.constexpr = stored.scales.shape[1]
+    packed = stored.elements.to(tl.int32)
+    if PART == "second":
+        codes = packed >> 4
+    elif PART == "first":
+        codes = packed & 15
+    else:
+        shift = 4 * (tl.arange(0, width) // (width // 2))
+        codes = (packed >> shift[None, :]) & 15
+    numbers = (codes | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0
+    grouped = tl.reshape(numbers, (tokens, groups, NARROW_SCALE_CHANNELS))
+    wide = grouped * tl.expand_dims(narrow_scale(stored.scales), 2)
+    return tl.reshape(wide, (tokens, width)).to(tl.bfloat16)

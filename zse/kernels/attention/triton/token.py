@@ -17,6 +17,7 @@ from zse.kernels.rope_store.triton.heads import (
     load_halves,
     load_pairs,
     rotate,
+    turn_heads,
     write_columns,
     write_halves,
 )
@@ -245,6 +246,14 @@ def balance_token(
             k_first = k_first * (1.0 / first)
             k_second = k_second * (1.0 / second)
     return Token(q_first, q_second, k_first, k_second, value)
+
+
+@triton.jit
+def turn_token(token, NARROW: tl.constexpr):
+    """Return the token with queries and key turned, where a cache of four bits is asked."""
+    q_first, q_second = turn_heads(token.q_first, token.q_second, NARROW)
+    k_first, k_second = turn_heads(token.k_first, token.k_second, NARROW)
+    return Token(q_first, q_second, k_first, k_second, token.value)
 
 
 @triton.jit

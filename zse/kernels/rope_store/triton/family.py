@@ -15,6 +15,7 @@ from zse.kernels.rope_store.triton.heads import (
     load_pairs,
     pair_columns,
     rotate,
+    turn_heads,
     write_halves,
 )
 from zse.kernels.rope_store.triton.kernel import store_queries
@@ -84,6 +85,9 @@ def family_rope_store(
         (first_rotated, second_rotated), key_factors, has_factors, owner, is_query, is_key,
         (pair_first, pair_second, mask, HEAD_DIM), keys.dtype.element_ty == tl.int8,
     )  # fmt: skip
+    first_rotated, second_rotated = turn_heads(
+        first_rotated, second_rotated, keys.dtype.element_ty == tl.uint8
+    )
     q_at = queries + row * num_heads * HEAD_DIM + head[:, None] * HEAD_DIM + column[None, :]
     store_queries(q_at, first_rotated, second_rotated, mask & is_query[:, None], half, PLAIN)
 

@@ -15,15 +15,20 @@ from zse.kernels.triton.parts import round_to_even, to_bf16
 
 BLOCK_TOKENS = tl.constexpr(layout.BLOCK_TOKENS)
 SCALE_CHANNELS = tl.constexpr(layout.SCALE_CHANNELS)
+NARROW_SCALE_CHANNELS = tl.constexpr(layout.NARROW_SCALE_CHANNELS)
+TURNED_CHANNELS = tl.constexpr(layout.TURNED_CHANNELS)
+LARGEST_NARROW_SCALE = tl.constexpr(57344.0)
+"""Of those that the upper byte of a float16 holds."""
+KEPT_LENGTH = tl.constexpr(layout.TURNED_CHANNELS**-0.5)
 
 
 class Stored(NamedTuple):
     """Keys or values as the cache holds them: addresses of all of them, or a tile of some."""
 
     elements: tl.tensor
-    """int8 or bfloat16 [..., D]."""
+    """int8 or bfloat16 [..., D]; or uint8 [..., D / 2], column i and above it column i + D / 2."""
     scales: tl.tensor
-    """float16 [..., D / 32], used for int8."""
+    """float16 [..., D / 32], used for int8; uint8 [..., D / 16], used for uint8."""
 
 
 @triton.jit
@@ -111,6 +116,111 @@ def balance_heads(
 
 
 @triton.jit
+def turn_runs(values):
+    """Return float32 [H, W] with each run of 32 columns turned by Hadamard's signs.
+
+    Lengths and products stay what they are. Each stage takes columns i and i + 16 to 2 i and 2 i +
+    1, so that after five of them every column is where it was.
+    """
+    heads: tl.constexpr = values.shape[0]
+    width: tl.constexpr = values.shape[1]
+    runs: tl.constexpr = heads * width // TURNED_CHANNELS
+    run = tl.reshape(values, (runs, 2, TURNED_CHANNELS // 2))
+    for _ in tl.static_range(5):
+        first, second = tl.split(tl.permute(run, (0, 2, 1)))
+        run = tl.reshape(tl.join(first + second, first - second), (runs, 2, TURNED_CHANNELS // 2))
+    return tl.reshape(run, (heads, width)) * KEPT_LENGTH
+
+
+@triton.jit
+def turn_heads(first, second, NARROW: tl.constexpr):
+    """Return both halves [H, D / 2] of queries or keys, turned for a cache of four bits."""
+    if NARROW:
+        first = turn_runs(first)
+        second = turn_runs(second)
+    return first, second
+
+
+@triton.jit
+def narrow_scale(byte):
+    """Return the float32 that an upper byte of a float16 stands for."""
+    return (byte.to(tl.int16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def encode_narrow(values):
+    """Return codes int32 0 to 15 [H, W], scales uint8 [H, W / 16], and what they mean [H, W].
+
+    What is largest in a group has code 0, eight steps from the middle: of sixteen codes none is
+    lost to symmetry.
+    """
+    heads: tl.constexpr = values.shape[0]
+    width: tl.constexpr = values.shape[1]
+    count: tl.constexpr = width // NARROW_SCALE_CHANNELS
+    groups = tl.reshape(values, (heads, count, NARROW_SCALE_CHANNELS))
+    highest = tl.max(groups, axis=2)
+    lowest = tl.min(groups, axis=2)
+    exact = tl.where(highest >= -lowest, highest, lowest) * -0.125
+    exact = tl.minimum(tl.maximum(exact, -LARGEST_NARROW_SCALE), LARGEST_NARROW_SCALE)
+    bits = exact.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+    scales = ((bits + 0x80) >> 8).to(tl.uint8)
+    wide = narrow_scale(scales)
+    inverse = tl.where(wide != 0.0, 1.0 / tl.where(wide != 0.0, wide, 1.0), 0.0)
+    codes = round_to_even(groups * tl.expand_dims(inverse, 2))
+    codes = tl.minimum(tl.maximum(codes, -8.0), 7.0)
+    restored = tl.reshape(codes * tl.expand_dims(wide, 2), (heads, width))
+    return tl.reshape(codes + 8.0, (heads, width)).to(tl.int32), scales, restored
+
+
+@triton.jit
+def write_packed(cache, low, high, lines, mask, HEAD_DIM: tl.constexpr):
+    """Write codes [H, D / 2] of both halves of each head as bytes; ``mask`` is theirs."""
+    column = tl.arange(0, low.shape[1])[None, :]
+    at = cache.elements + lines[:, None] * (HEAD_DIM // 2) + column
+    tl.store(at, (low | (high << 4)).to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def write_narrow_scales(
+    cache, scales, lines, mask, first_column: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    """Write scales [H, W / 16] of the columns [H, W] that ``mask`` is of."""
+    heads: tl.constexpr = scales.shape[0]
+    groups: tl.constexpr = scales.shape[1]
+    a_line: tl.constexpr = HEAD_DIM // NARROW_SCALE_CHANNELS
+    first: tl.constexpr = first_column // NARROW_SCALE_CHANNELS
+    at = lines[:, None] * a_line + first + tl.arange(0, groups)[None, :]
+    grouped = tl.reshape(mask.to(tl.int32), (heads, groups, NARROW_SCALE_CHANNELS))
+    tl.store(cache.scales + at, scales, mask=tl.max(grouped, axis=2) > 0)
+
+
+@triton.jit
+def write_narrow(cache, first, second, lines, mask, HEAD_DIM: tl.constexpr):
+    """Write both halves [H, D / 2] of each head in four bits; return what they mean."""
+    half: tl.constexpr = HEAD_DIM // 2
+    low, low_scales, first = encode_narrow(first)
+    high, high_scales, second = encode_narrow(second)
+    write_packed(cache, low, high, lines, mask, HEAD_DIM)
+    write_narrow_scales(cache, low_scales, lines, mask, 0, HEAD_DIM)
+    write_narrow_scales(cache, high_scales, lines, mask, half, HEAD_DIM)
+    return first, second
+
+
+@triton.jit
+def write_whole(cache, values, lines, mask, HEAD_DIM: tl.constexpr):
+    """Write heads [H, D] in four bits; return what they mean."""
+    heads: tl.constexpr = values.shape[0]
+    half: tl.constexpr = HEAD_DIM // 2
+    codes, scales, restored = encode_narrow(values)
+    low, high = tl.split(tl.permute(tl.reshape(codes, (heads, 2, half)), (0, 2, 1)))
+    whole = tl.permute(tl.reshape(mask.to(tl.int32), (heads, 2, half)), (0, 2, 1))
+    kept, _ = tl.split(whole)
+    write_packed(cache, low, high, lines, kept > 0, HEAD_DIM)
+    write_narrow_scales(cache, scales, lines, mask, 0, HEAD_DIM)
+    return restored
+
+
+@triton.jit
 def line_of(block, position, kv_head, kv_heads):
     """Return the int64 line of the cache [lines, D] that holds a head of the token at a position.
 
@@ -163,13 +273,31 @@ def write_columns(
         values: float32 [H, W].
         lines: int64 [H], the line of each head.
         mask: [H, W] what to write.
-        first_column: Where the columns start in a line.
+        first_column: Where the columns start in a line; in four bits they are all of it.
         HEAD_DIM: D.
         PLAIN: Whether plain arithmetic stands in for what the interpreter lacks.
 
     Returns:
         float32 [H, W], the values as a reader of the cache sees them.
     """
+    if cache.elements.dtype.element_ty == tl.uint8:
+        restored = write_whole(cache, values, lines, mask, HEAD_DIM)
+    else:
+        restored = write_wide(cache, values, lines, mask, first_column, HEAD_DIM, PLAIN)
+    return restored
+
+
+@triton.jit
+def write_wide(
+    cache,
+    values,
+    lines,
+    mask,
+    first_column: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PLAIN: tl.constexpr,
+):
+    """Write columns in bfloat16 or int8; see ``write_columns``."""
     quantized: tl.constexpr = cache.elements.dtype.element_ty == tl.int8
     heads: tl.constexpr = values.shape[0]
     width: tl.constexpr = values.shape[1]
@@ -192,6 +320,9 @@ def write_columns(
 def write_halves(cache, first, second, lines, mask, HEAD_DIM: tl.constexpr, PLAIN: tl.constexpr):
     """Write both halves [H, D / 2] of each head; return what they mean. See ``write_columns``."""
     half: tl.constexpr = HEAD_DIM // 2
-    first = write_columns(cache, first, lines, mask, 0, HEAD_DIM, PLAIN)
-    second = write_columns(cache, second, lines, mask, half, HEAD_DIM, PLAIN)
+    if cache.elements.dtype.element_ty == tl.uint8:
+        first, second = write_narrow(cache, first, second, lines, mask, HEAD_DIM)
+    else:
+        first = write_wide(cache, first, lines, mask, 0, HEAD_DIM, PLAIN)
+        second = write_wide(cache, second, lines, mask, half, HEAD_DIM, PLAIN)
     return first, second

@@ -13,6 +13,7 @@ from zse.kernels.rope_store.triton.heads import (
     line_of,
     load_halves,
     rotate,
+    turn_heads,
     write_halves,
 )
 from zse.kernels.triton.parts import (
@@ -135,6 +136,9 @@ def rope_store(
         (first_rotated, second_rotated), key_factors, has_factors, owner, is_query, is_key,
         (column, column + half, mask, HEAD_DIM), keys.dtype.element_ty == tl.int8,
     )  # fmt: skip
+    first_rotated, second_rotated = turn_heads(
+        first_rotated, second_rotated, keys.dtype.element_ty == tl.uint8
+    )
     q_at = queries + row * num_heads * HEAD_DIM + offsets
     store_queries(q_at, first_rotated, second_rotated, mask & is_query[:, None], half, PLAIN)
 
