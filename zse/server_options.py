@@ -220,6 +220,11 @@ class ServeOptions(Checked):
         0.0, "Memory for all models on a CPU together", unit="GiB", unset="what is available"
     )
     load: LoadOptions = LoadOptions()
+    restart_ranks: bool = described(
+        False,
+        "When one of several devices that compute a model fails, load the model again on all of "
+        "them; else the server ends",
+    )
     ui: bool = described(True, "Serve the dashboard and the playground")
     pooling: str = described(
         "auto",

@@ -273,6 +273,17 @@ class AsyncEngine:
             return
         self._core.close()
 
+    def fail(self, error: BaseException) -> None:
+        """Crash for what happened beside the engine: what it computes on has failed.
+
+        Any thread may call this.
+        """
+
+        def crash() -> None:
+            raise error
+
+        self._commands.put(crash)
+
     # --- in any thread --------------------------------------------------------------------------
 
     def _refuse_when_down(self) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 LOOK_SECONDS = 0.01
-WATCH_SECONDS = 1.0
+WATCH_SECONDS = 0.25
 """How often the engine is asked whether it still runs."""
 WARM_SECONDS = 1.0
 """After the model is ready; a request that waited for it is answered by then."""
@@ -285,6 +285,8 @@ class ServerProcess:
         while failure is None:
             await asyncio.sleep(WATCH_SECONDS)
             failure = self._state.models.failure
+            if failure is not None and self._state.options.restart_ranks:
+                failure = await self._restart_ranks(failure)
         self._exit_code = getattr(failure, "exit_code", 1)
         LOG.critical(
             "the engine crashed, the server stops: %s",
@@ -292,6 +294,12 @@ class ServerProcess:
             extra={"exit_code": self._exit_code, "hint": getattr(failure, "hint", "")},
         )
         await self._departure().drain(leave_seconds=0, drain_seconds=END_SECONDS)
+
+    async def _restart_ranks(self, failure: BaseException) -> BaseException | None:
+        """Load the model again after a rank has failed; return what ends the server."""
+        from zse.serve.restarting import RankRestarts
+
+        return await self._state.one_of(RankRestarts).restart(self._settings, failure)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drainer is not None:

@@ -86,6 +86,8 @@ def load_served_model(
         engine = AsyncEngine(
             loaded.core, loaded.tokenizer, unread=UnreadBounds(each=options.max_unread)
         )
+        if opened.ranks is not None:
+            opened.ranks.group.when_failed(engine.fail)
         try:
             for weights, folder in adapters:
                 engine.adapters(options.load.lora).add(weights, folder)
