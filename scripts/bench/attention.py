@@ -207,13 +207,14 @@ def decode_checks(launcher, report: Report) -> None:
     cases: dict[str, dict[str, object]] = {
         "ragged": {"shape": QWEN_7B, "lengths": [1, 2, 31, 32, 33, 64, 65, 700, 1500]},
         "ragged bf16 out": {"shape": QWEN_7B, "lengths": [1, 64, 900], "quantized_output": False},
-        "int8 cache": {"shape": QWEN_7B, "lengths": [1, 33, 700], "quantized_cache": True},
+        "int8 cache": {"shape": QWEN_7B, "lengths": [1, 33, 700], "cache": "int8"},
+        "int4 cache": {"shape": QWEN_7B, "lengths": [1, 33, 700], "cache": "int4"},
         "window": {"shape": QWEN_7B, "lengths": [1, 99, 700], "window": 70},
         "one split": {"shape": QWEN_7B, "lengths": [5, 300], "splits": 1},
         "seven splits of the product": {"shape": QWEN_7B, "lengths": [300], "qkv_splits": 7},
         "32b": {"shape": QWEN_32B, "lengths": [5, 800], "bias": False},
         "head_dim 64": {"shape": SMALL, "lengths": [5, 800], "quantized_output": False},
-        "head_dim 64 int8": {"shape": SMALL, "lengths": [5, 800], "quantized_cache": True,
+        "head_dim 64 int8": {"shape": SMALL, "lengths": [5, 800], "cache": "int8",
                              "quantized_output": False},
         "long": {"shape": QWEN_7B, "lengths": [32768]},
     }  # fmt: skip
@@ -241,11 +242,12 @@ def decodes(launcher, report: Report, *, sweep: bool) -> None:
                     f"decode rows {rows} context {context}",
                     lambda r=rows, c=context: run(r, c),
                 )
-    for rows, context in ((1, 384), (1, 4096), (32, 4096)):
-        report.part(
-            f"decode int8 cache rows {rows} context {context}",
-            lambda r=rows, c=context: run(r, c, quantized_cache=True),
-        )
+    for rows, context in ((1, 384), (1, 4096), (1, 30000), (8, 30000), (32, 4096)):
+        for cache in ("bf16", "int8", "int4"):
+            report.part(
+                f"decode {cache} cache rows {rows} context {context}",
+                lambda r=rows, c=context, d=cache: run(r, c, cache=d),
+            )
     if not sweep:
         return
     for rows, context, choices in (
@@ -272,9 +274,8 @@ def prefills(launcher, report: Report, *, sweep: bool) -> None:
 
     report.part("check prefill ragged", lambda: check([(0, 1), (37, 300), (0, 129), (500, 64)]))
     report.part("check prefill window", lambda: check([(0, 300), (400, 77)], window=100))
-    report.part(
-        "check prefill int8 cache", lambda: check([(0, 300), (400, 77)], quantized_cache=True)
-    )
+    report.part("check prefill int8 cache", lambda: check([(0, 300), (400, 77)], cache="int8"))
+    report.part("check prefill int4 cache", lambda: check([(0, 300), (400, 77)], cache="int4"))
 
     def run(chunks: Iterable[tuple[int, int]], tuned=None, **options) -> dict[str, float]:
         case = PrefillCase(launcher, QWEN_7B, list(chunks), **options)
@@ -285,7 +286,12 @@ def prefills(launcher, report: Report, *, sweep: bool) -> None:
     for tokens in (128, 2048, 8192):
         report.part(f"prefill {tokens}", lambda t=tokens: run([(0, t)]))
     report.part("prefill 2048 after 6144", lambda: run([(6144, 2048)]))
-    report.part("prefill 8192 int8 cache", lambda: run([(0, 8192)], quantized_cache=True))
+    for cache in ("bf16", "int8", "int4"):
+        report.part(f"prefill 8192 {cache} cache", lambda c=cache: run([(0, 8192)], cache=c))
+        chunk = [(27952, 2048)]
+        report.part(
+            f"prefill 2048 after 27952 {cache} cache", lambda c=cache, k=chunk: run(k, cache=c)
+        )
     if sweep:
         for choice, tuned in prefill_tuning().items():
             for tokens in (2048, 8192):

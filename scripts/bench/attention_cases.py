@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from gpu_timing import graph_us
 
+from zse.backends.torch.kept import turned, unpacked
 from zse.kernels.attention.launch import (
     AttentionRules,
     DecodeWorkspace,
@@ -23,6 +24,7 @@ from zse.kernels.attention.variants import PREFILL_QUERIES, decode_tile
 from zse.kernels.layout import (
     Activation,
     BlockTables,
+    CacheDtype,
     HeadInputs,
     HeadShape,
     PagedCache,
@@ -45,6 +47,10 @@ COLD_BYTES = 300_000_000
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.float() - expected.float()).abs().max() / expected.float().abs().max())
+
+
+BYTES_OF: dict[CacheDtype, float] = {"bf16": 2.0, "int8": 1.0625, "int4": 0.5625}
+"""Bytes of a number of each type of cache, its share of the scale included."""
 
 
 @dataclass
@@ -81,12 +87,20 @@ class Cache:
     """Paged keys and values of some layers, full of random numbers."""
 
     def __init__(
-        self, lengths: Sequence[int], shape: HeadShape, layers: int, *, quantized: bool
+        self, lengths: Sequence[int], shape: HeadShape, layers: int, *, dtype: CacheDtype
     ) -> None:
-        self.shape, self.quantized = shape, quantized
+        self.shape, self.dtype = shape, dtype
         counts = [-(-length // BLOCK) for length in lengths]
         size = (layers, 2, sum(counts), shape.kv_heads, BLOCK, shape.head_dim)
-        if quantized:
+        if dtype == "int4":
+            packed_size, scale_size = (
+                (*size[:-1], shape.head_dim // columns) for columns in (2, 16)
+            )
+            self.stored = torch.randint(256, packed_size, dtype=torch.uint8, device=CUDA)
+            # Scales of 2 ** -7 to 2 ** -5, of either sign: upper bytes of fp16.
+            self.scales = torch.randint(0x20, 0x28, scale_size, dtype=torch.uint8, device=CUDA)
+            self.scales += torch.randint(2, scale_size, dtype=torch.uint8, device=CUDA) * 0x80
+        elif dtype == "int8":
             self.stored = torch.randint(-127, 128, size, dtype=torch.int8, device=CUDA)
             scale_size = (*size[:-1], shape.head_dim // 32)
             self.scales = (torch.rand(scale_size, device=CUDA) * 0.02 + 0.005).half()
@@ -103,19 +117,27 @@ class Cache:
 
     def layer(self, index: int) -> PagedCache:
         keys, values = self.stored[index]
-        scales = self.scales[index] if self.quantized else None
+        scales = None if self.dtype == "bf16" else self.scales[index]
         return PagedCache(
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             key_scales=scales[0].data_ptr() if scales is not None else 0,
             value_scales=scales[1].data_ptr() if scales is not None else 0,
+            is_narrow=self.dtype == "int4",
         )
 
     def read(self, row: int, length: int) -> torch.Tensor:
         """Return float32 [2, kv_heads, length, head_dim] of the first layer."""
         blocks = self.table[row, : -(-length // BLOCK)].long()
-        wide = self.stored[0][:, blocks].float()
-        if self.quantized:
+        wide = self.stored[0][:, blocks]
+        if self.dtype == "int4":
+            return (
+                unpacked(wide, self.scales[0][:, blocks])
+                .transpose(1, 2)
+                .flatten(2, 3)[:, :, :length]
+            )
+        wide = wide.float()
+        if self.dtype == "int8":
             scales = self.scales[0][:, blocks].float()
             wide = (wide.unflatten(-1, (-1, 32)) * scales.unsqueeze(-1)).flatten(-2)
         return wide.transpose(1, 2).flatten(2, 3)[:, :, :length]
@@ -175,7 +197,7 @@ class DecodeCase:
         shape: HeadShape,
         lengths: Sequence[int],
         *,
-        quantized_cache: bool = False,
+        cache: CacheDtype = "bf16",
         quantized_output: bool = True,
         bias: bool = True,
         window: int = 0,
@@ -188,9 +210,11 @@ class DecodeCase:
         rows, self.lengths, self.window, self.shape = len(lengths), lengths, window, shape
         seen = sum(min(length, window or length) for length in lengths)
         self.cache_bytes = 2 * seen * shape.kv_heads * shape.head_dim
-        self.cache_bytes *= 1 if quantized_cache else 2
+        self.cache_bytes = int(
+            self.cache_bytes * {"bf16": 2, "int8": 1.0625, "int4": 0.5625}[cache]
+        )
         layers = layers or max(1, min(400, COLD_BYTES // self.cache_bytes))
-        self.cache = Cache(lengths, shape, layers, quantized=quantized_cache)
+        self.cache = Cache(lengths, shape, layers, dtype=cache)
         most = window and window + decode_tile(shape.head_dim)
         self.splits = splits or decode_splits(rows, shape.kv_heads, launcher.device, most)
         self.sinks = torch.randn(shape.num_heads, device=CUDA) if sinks else None
@@ -247,6 +271,8 @@ class DecodeCase:
         heads = self.sums.unflatten(1, (-1, shape.head_dim))
         angles = self.table[self.positions.long()]
         queries = rotated(heads[:, : shape.num_heads], angles)[..., paired(shape, self.turning)]
+        if self.cache.dtype == "int4":
+            queries = turned(queries)
         errors = []
         for row, length in enumerate(self.lengths):
             cached = self.cache.read(row, length)
@@ -274,14 +300,14 @@ class PrefillCase:
         chunks: Sequence[tuple[int, int]],
         *,
         queries: int = PREFILL_QUERIES,
-        quantized_cache: bool = False,
+        cache: CacheDtype = "bf16",
         window: int = 0,
         sinks: bool = False,
     ) -> None:
         self.launcher, self.shape, self.window = launcher, shape, window
         self.sinks = torch.randn(shape.num_heads, device=CUDA) if sinks else None
         lengths = [first + count for first, count in chunks]
-        self.cache = Cache(lengths, shape, 1, quantized=quantized_cache)
+        self.cache = Cache(lengths, shape, 1, dtype=cache)
         self.chunks, first_row = [], 0
         for row, (first, count) in enumerate(chunks):
             self.chunks.append(
