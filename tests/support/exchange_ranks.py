@@ -43,7 +43,7 @@ class Rank:
     """A GPU, its stream and kernels, and its exchange with the others."""
 
     def __init__(self, pack: Path, *, patience_seconds: float = 10) -> None:
-        self.mesh = Mesh()
+        self.mesh = Mesh.of_environment()
         share = self.mesh.share
         self.rank, self.ranks = share.rank, share.ranks
         driver = Driver()
@@ -229,9 +229,9 @@ def gone(rank: Rank, *, told: bool) -> dict[str, object]:
         assert (0 if told else 0.9) < took < (1.0 if told else 2.0), took
     elif told:
         time.sleep(0.3)
-        rank.mesh._word.value = 1
+        rank.mesh.broken.value = 1
     rank.mesh.barrier()
-    rank.mesh._word.value = 0
+    rank.mesh.broken.value = 0
     return {"told_seconds" if told else "late_seconds": took}
 
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import interpreted_gpu
+from shared_interpreted_gpu import SharedInterpretedGpu
 
 from zse.backends import ModelLoad
 from zse.backends.gpu.arrival import Arrival
@@ -16,48 +17,58 @@ from zse.format import ZSEReader
 from zse.models.decoder import forward_of
 from zse.models.families import read_header
 from zse.models.runner import ModelRunner
+from zse.models.share import part_of
 from zse.options import load_options
 from zse.stream.loader import plan_load
 from zse.stream.placement import WholeFile
+from zse.stream.shards import Sharded
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from zse.backends.ranks import RankLink
     from zse.kernels.launcher import Launcher
     from zse.models.spec import ModelSpec
+    from zse.stream.placement import Placement
 
 
 def open_runner(
     path: Path,
     *,
     spec: ModelSpec | None = None,
+    link: RankLink | None = None,
     gpu: interpreted_gpu.InterpretedGpu | None = None,
     launches: Callable[[interpreted_gpu.HostStream], Launcher] | None = None,
     **sizes: object,
 ) -> ModelRunner:
     """Return a runner of a file; ``spec`` stands for what the file's header says.
 
-    ``launches`` makes what launches kernels, if not Triton's interpreter.
+    With a ``link`` it is one rank of several. ``launches`` makes what launches kernels, if not
+    Triton's interpreter.
     """
     reader = ZSEReader(path)
     options = load_options(
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
-    spec = spec or read_header(reader.header.model_config)
-    check_supported(spec)
-    gpu = gpu or interpreted_gpu.InterpretedGpu()
+    model = spec = spec or read_header(reader.header.model_config)
+    part = None if link is None else part_of(spec, reader.header, link)
+    gpu = gpu or (interpreted_gpu.InterpretedGpu if part is None else SharedInterpretedGpu)()
     stream = gpu.create_stream()
-    source, whole = LocalSource(path), WholeFile(reader.header)
+    source: LocalSource = LocalSource(path)
+    whole: Placement = WholeFile(reader.header)
+    if part is not None:
+        spec, whole = part.spec, Sharded(reader.header, part.cuts)
+    check_supported(spec)
     if options.stream.stream == "on":
         arrival = StreamedArrival(gpu, source, reader.header.loaded(), options.stream)
     else:
         arrival = Arrival(gpu, source, whole, plan_load(source, whole))
-    load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec))
+    load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec), part=part)
     launcher = (launches or interpreted_gpu.StreamLauncher)(stream)
     backend = build_backend(stream, lambda: launcher, arrival, load)
     owned = ExitStack()
     owned.callback(reader.close)
     owned.callback(backend.close)
-    return ModelRunner(backend, spec, owned=owned, max_position=spec.max_position)
+    return ModelRunner(backend, model, spec, owned=owned, max_position=spec.max_position)

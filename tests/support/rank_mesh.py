@@ -1,7 +1,7 @@
 """Processes that are ranks, each with a socket to every other: ``RankLink`` as simply as it goes.
 
-``run(["tests/support/some_script.py", ...], ranks)`` starts a script once a rank; in it ``Mesh()`` is
-the link. Only the standard library is needed.
+``run(["tests/support/some_script.py", ...], ranks)`` starts a script once a rank; in it
+``Mesh.of_environment()`` is the link. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,26 @@ VARIABLE = "ZSE_TEST_MESH"
 
 
 class Mesh:
-    """See ``zse.backends.ranks.RankLink``."""
+    """See ``zse.backends.ranks.RankLink``.
 
-    def __init__(self) -> None:
-        rank, memory, *sockets = map(int, os.environ[VARIABLE].split(","))
+    Args:
+        memory: Descriptor of a page that all ranks share.
+        sockets: To each rank, a descriptor; -1 for this one.
+    """
+
+    def __init__(self, rank: int, memory: int, sockets: Sequence[int]) -> None:
         self.share = Share(rank=rank, ranks=len(sockets))
-        self._peers = [None if number < 0 else socket.socket(fileno=number) for number in sockets]
-        pages = mmap.mmap(memory, 4096)
-        self._word = ctypes.c_int32.from_buffer(pages)
-        self.broken_address = ctypes.addressof(self._word)
+        self._peers = [
+            None if number < 0 else socket.socket(fileno=os.dup(number)) for number in sockets
+        ]
+        self.broken = ctypes.c_int32.from_buffer(mmap.mmap(memory, 4096))
+        self.broken_address = ctypes.addressof(self.broken)
+
+    @classmethod
+    def of_environment(cls) -> Mesh:
+        """Return the link of a process that ``run`` has started."""
+        rank, memory, *sockets = map(int, os.environ[VARIABLE].split(","))
+        return cls(rank, memory, sockets)
 
     def exchange(self, payload: bytes, descriptors: Sequence[int] = ()) -> list[Gift]:
         for peer in self._peers:
@@ -72,35 +83,38 @@ class Mesh:
         """No rank is known to have failed."""
 
 
+class Wires:
+    """What meshes of some ranks are made of: sockets between them and a page."""
+
+    def __init__(self, ranks: int) -> None:
+        self._held = contextlib.ExitStack()
+        self.memory = os.memfd_create("ranks")
+        self._held.callback(os.close, self.memory)
+        os.ftruncate(self.memory, 4096)
+        self.sockets = [[-1] * ranks for _ in range(ranks)]
+        for one in range(ranks):
+            for other in range(one + 1, ranks):
+                ends = [self._held.enter_context(end) for end in socket.socketpair()]
+                self.sockets[one][other], self.sockets[other][one] = (end.fileno() for end in ends)
+
+    def close(self) -> None:
+        self._held.close()
+
+
 def run(command: Sequence[str], ranks: int, *, timeout_seconds: float = 120) -> list[str]:
     """Run a Python script once a rank; return what each printed.
 
     Raises:
         AssertionError: One of them failed or took too long; all are ended.
     """
-    pairs = {
-        (one, other): socket.socketpair() for one in range(ranks) for other in range(one + 1, ranks)
-    }
-    memory = os.memfd_create("ranks")
-    os.ftruncate(memory, 4096)
-    with contextlib.ExitStack() as held:
-        held.callback(os.close, memory)
-        for pair in pairs.values():
-            for end in pair:
-                held.enter_context(end)
+    with contextlib.closing(Wires(ranks)) as wires, contextlib.ExitStack() as held:
         processes = []
-        for rank in range(ranks):
-            ends = [-1] * ranks
-            for (one, other), pair in pairs.items():
-                if rank == one:
-                    ends[other] = pair[0].fileno()
-                if rank == other:
-                    ends[one] = pair[1].fileno()
-            numbers = [memory, *(end for end in ends if end >= 0)]
-            told = ",".join(map(str, (rank, memory, *ends)))
+        for rank, sockets in enumerate(wires.sockets):
+            told = ",".join(map(str, (rank, wires.memory, *sockets)))
             process = subprocess.Popen(
-                [sys.executable, *command], pass_fds=numbers, env=os.environ | {VARIABLE: told},
-                stdout=subprocess.PIPE, text=True,
+                [sys.executable, *command],
+                pass_fds=[wires.memory, *(number for number in sockets if number >= 0)],
+                env=os.environ | {VARIABLE: told}, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             processes.append(held.enter_context(process))
             held.callback(process.kill)

@@ -83,7 +83,11 @@ class GPUBackend(GPUOperations):
         limits = self._limits
         self.states = states_of(model.spec, model.options)
         self._result_ring = ResultRing(
-            gpu, max_rows=limits.max_sampled, max_slots=limits.max_slots, stream=stream
+            gpu,
+            max_rows=limits.max_sampled,
+            max_slots=limits.max_slots,
+            stream=stream,
+            check=self._check_ranks,
         )
         self._texts = text_operations_of(model)
         self._graphs: dict[GraphKey, CapturedStep] = {}
@@ -294,6 +298,11 @@ class GPUBackend(GPUOperations):
             captured.free()
         self._graphs.clear()
 
+    def _check_ranks(self) -> None:
+        """Refuse what was computed without another rank, which is gone or hangs."""
+        if self._model.collectives is not None:
+            self._model.collectives.check()
+
     # --- memory --------------------------------------------------------------------------------
 
     def lm_head(self, step: Step, residual: Residual, head: HeadSpec) -> bytes:
@@ -304,6 +313,7 @@ class GPUBackend(GPUOperations):
         try:
             self._gpu.copy_to_host(host.address, step.scratch.logits, length, self._stream)
             self._stream.synchronize()
+            self._check_ranks()
             return bytes(host.view)
         finally:
             host.free()
@@ -416,8 +426,9 @@ class GPUBackend(GPUOperations):
 
     def retain(self) -> Retained | None:
         """Have ``close`` leave everything to a model of the same shape; None where it cannot be."""
-        if self._model.adapters is not None or not self._passes.looks_ahead:
-            return None  # whose numbers, or whose layers that stream, are of this model
+        is_shared = self._model.collectives is not None or not self._passes.looks_ahead
+        if self._model.adapters is not None or is_shared:
+            return None  # whose numbers, streaming layers or other ranks are of this model
         is_narrow = self._model.options.cache.kv_dtype in NARROW_KV_DTYPES
         self._retained = Retained(self, self._model.weights.header, is_narrow=is_narrow)
         return self._retained

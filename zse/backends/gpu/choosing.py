@@ -32,10 +32,18 @@ class Choosing(Products):
         output = self._form(step, weight, step.shape.wanted, can_quantize=can_quantize)
         wanted = step.inputs.wanted
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
-        logits = step.scratch.logits
-        self._multiply(step, weight, output, logits, max_splits=1, exact=True)
+        logits, own = step.scratch.logits, head.rows
+        vocab = self._model.spec.vocab_size
+        if own is None:
+            self._multiply(step, weight, output, logits, max_splits=1, exact=True)
+        else:
+            part, ranks = step.scratch.own_logits, self._model.collectives
+            assert ranks is not None
+            self._multiply(step, weight, output, part, max_splits=1, exact=True)
+            ranks.join_columns(
+                step.launcher, part, logits, rows=output.rows, columns=vocab, own=own
+            )
         if head.softcap is not None:
-            vocab = self._model.spec.vocab_size
             cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import DeviceError
 from zse.kernels.exchange.launch import (
+    ALL_SENT_BELOW,
     MAX_PROGRAMS,
     MAX_RANKS,
     Exchange,
@@ -123,11 +124,19 @@ class Collectives:
             residual.pending = self.sum(step.launcher, residual.pending, residual.bias)
             residual.bias, residual.is_share = 0, False
 
-    def takes_norm(self, residual: Residual, norm: BoundNorm | None, hidden: int) -> bool:
-        """Whether the sum over ranks and a norm of the stream can be one kernel."""
+    def takes_norm(
+        self, step: Step, residual: Residual, norm: BoundNorm | None, hidden: int
+    ) -> bool:
+        """Whether the sum over ranks and a norm of the stream are one kernel.
+
+        Many rows of many ranks are not: each rank adds up some of them.
+        """
+        in_two = self._is_narrow(step.shape.rows) and self.exchange.ranks >= ALL_SENT_BELOW
         return (
             residual.pending is not None
             and residual.is_share
+            and residual.norm is None
+            and not in_two
             and residual.scale == 1.0
             and residual.post is None
             and norm is not None

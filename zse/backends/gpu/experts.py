@@ -52,13 +52,16 @@ class ExpertOperations(Products):
         mixture = self._model.mixtures[experts.router.weight.name]
         router = _router(mixture, weights, experts)
         few = self._plans.takes_few(mixture, step.shape.rows, quantized=step.quantized)
+        if (ranks := self._model.collectives) is not None and few:
+            ranks.settle(step, residual)  # the norm that chooses adds what is pending
         if residual.post is None and few:
             added = self._few(step, residual, weights, router, mixture, experts.expert)
         else:
             added = self._many(step, residual, weights, router, mixture, experts)
         if weights.post_norm is None:
             return added
-        return Added(sums=self._normed_sums(step, self._sums_of(step, added), weights.post_norm))
+        sums = self._over_ranks(step, self._sums_of(step, added))
+        return Added(sums=self._normed_sums(step, sums, weights.post_norm), is_whole=True)
 
     def dense(
         self, step: Step, inputs: Deferred, linear: BoundLinear, post_norm: BoundNorm | None
@@ -67,8 +70,10 @@ class ExpertOperations(Products):
         assert post_norm is not None
         output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
         inputs.write(output)
-        sums = self._product(step, linear, output, step.scratch.beside)
-        return Added(sums=self._normed_sums(step, sums, post_norm, linear.bias))
+        sums, bias = self._product(step, linear, output, step.scratch.beside), linear.bias
+        if self._model.collectives is not None:
+            sums, bias = self._over_ranks(step, sums, bias), 0
+        return Added(sums=self._normed_sums(step, sums, post_norm, bias), is_whole=True)
 
     def add(
         self,
@@ -83,11 +88,16 @@ class ExpertOperations(Products):
         post = post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon)
         if beside:  # what the experts add lies behind what the dense MLP does
             assert beside[0].sums is not None
+            if not last.is_whole:
+                self._over_ranks(step, self._sums_of(step, last))
             both = replace(beside[0].sums, splits=2)
             return Residual(address=residual.address, pending=both, scale=scale, post=post)
-        if last.sums is not None or post is not None:
+        is_share = self._model.collectives is not None and not last.is_whole
+        if last.sums is not None or post is not None or is_share:
             sums = self._sums_of(step, last)
-            return Residual(address=residual.address, pending=sums, scale=scale, post=post)
+            return Residual(
+                address=residual.address, pending=sums, scale=scale, post=post, is_share=is_share
+            )
         assert last.pairs is not None
         assert last.choice is not None
         combine(
@@ -113,6 +123,11 @@ class ExpertOperations(Products):
             step.launcher, sums.values, added.pairs, added.choice, shared=added.shared, adds=False
         )
         return sums
+
+    def _over_ranks(self, step: Step, sums: Partials, bias_address: int = 0) -> Partials:
+        """Return the sum of what all ranks have, in place of the first summand."""
+        ranks = self._model.collectives
+        return sums if ranks is None else ranks.sum(step.launcher, sums, bias_address)
 
     def _normed_sums(
         self, step: Step, sums: Partials, norm: BoundNorm, bias_address: int = 0

@@ -145,3 +145,5 @@ class Added:
     """What a shared expert of another form makes in place of the last slot's products."""
     sums_address: int = 0
     """Where the sums of ``pairs`` may lie, float32 [rows, hidden]."""
+    is_whole: bool = False
+    """Whether ``sums`` are made of what all ranks have, not of this one's part."""

@@ -1,4 +1,4 @@
-"""What only some models have: experts, linear and latent attention, adapters, vectors of texts.
+"""What only some models have: experts, latents, states, adapters, vectors of texts, several GPUs.
 
 What computes them is imported here and nowhere else, for a model that has them: a start imports
 nothing that its model does without.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.adapter_tiles import AdapterTiles
     from zse.backends.gpu.adapters import AdapterPool
     from zse.backends.gpu.block_copies import BlockCopies
+    from zse.backends.gpu.collectives import Collectives
     from zse.backends.gpu.delta import LinearAttention
     from zse.backends.gpu.experts import ExpertOperations
     from zse.backends.gpu.inputs import InputShape
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.texts import TextOperations
     from zse.backends.kv_images import KVImages
+    from zse.backends.ranks import RankPart
     from zse.backends.states import StateLayout
     from zse.backends.types import SequenceChunk
     from zse.device.facts import DeviceFacts
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from zse.kernels.linear.weight import LinearWeight
     from zse.models.layer_spec import LayerSpec
     from zse.models.spec import ModelSpec
-    from zse.options import LoRAOptions
+    from zse.options import LoadOptions, LoRAOptions
 
 
 def has_experts(spec: ModelSpec) -> bool:
@@ -106,6 +108,24 @@ def state_pool_of(gpu: Gpu, states: StateLayout, num_slots: int) -> StatePool | 
     from zse.backends.gpu.state_pool import StatePool
 
     return StatePool(gpu, states.shapes, num_slots)
+
+
+def collectives_of(
+    gpu: Gpu, stream: Stream, part: RankPart | None, options: LoadOptions
+) -> Collectives | None:
+    """Return what a rank does together with the others; None where there are none.
+
+    Where bits may not depend on how many rows there are, and where nothing may be rounded, sums are
+    sent as float32 however many they are.
+    """
+    if part is None:
+        return None
+    from zse.backends.gpu.collectives import Collectives
+
+    device = options.device
+    is_exact = device.deterministic or device.exact_activations
+    hidden = part.spec.hidden_size
+    return Collectives(gpu, stream, part.link, hidden=hidden, is_exact=is_exact)
 
 
 def mixtures_of(

@@ -27,6 +27,7 @@ from zse.kernels.rope_store.launch import rope_table
 from zse.records import record
 
 if TYPE_CHECKING:
+    from zse.backends.gpu.collectives import Collectives
     from zse.backends.gpu.forward import Query, Step
     from zse.backends.gpu.heads import AttentionKind
     from zse.backends.gpu.key_factors import DeviceFactors
@@ -77,6 +78,7 @@ class DeviceModel:
         tuning: Tuning,
         key_factors: DeviceFactors,
         passes: Passes,
+        collectives: Collectives | None = None,
     ) -> None:
         self.weights = weights
         self.passes = passes
@@ -84,13 +86,15 @@ class DeviceModel:
         self.plans = StepPlans(spec, weights.linears, device, options, tuning)
         self._gpu = gpu
         self.options = options
+        self.collectives = collectives
+        """What this rank does together with the others; None where it is alone."""
         self.layers = passes.scopes([bind_layer(layer, weights) for layer in spec.layers])
-        norm, head = spec.head.norm, spec.head.weight
+        norm = spec.head.norm
         inputs = spec.embedding.layer_inputs
         self.ends = EndWeights(
             embedding=weights.embedding(spec.embedding),
             final_norm=None if norm is None else weights.norm(norm),
-            head=None if head is None else weights.matrix(head),
+            head=weights.head(spec),
             classifier=bind_classifier(spec.head.classifier, weights),
             layer_inputs=None
             if inputs is None

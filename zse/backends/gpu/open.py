@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.backend import GPUBackend
 from zse.backends.gpu.key_factors import DeviceFactors, read_key_factors
-from zse.backends.gpu.kinds import import_kinds, state_pool_of
+from zse.backends.gpu.kinds import collectives_of, import_kinds, state_pool_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.gpu.launcher import PackLauncher
 from zse.backends.gpu.memory import (
@@ -123,6 +123,7 @@ def build_backend(
     passes = arrival.passes(spec, stream)
     with phases("kernels"):
         launcher = make_launcher()
+        collectives = collectives_of(arrival.gpu, stream, load.part, options)
     with phases("kv-cache"):
         tuning = Tuning.load(launcher.device.name, cache_dir=load.cache_dir)
         model = DeviceModel(
@@ -134,6 +135,7 @@ def build_backend(
             tuning,
             DeviceFactors(arrival.gpu, factors),
             passes,
+            collectives,
         )
         memory = _share_out(arrival, model, layout, options, load.part)
         model.make_tables(launcher, stream)
@@ -183,9 +185,10 @@ def _share_out(
     blocks on all.
     """
     states = states_of(model.spec, options)
+    shared_bytes = 0 if model.collectives is None else model.collectives.length_bytes
     budget = replace(
         arrival.budget,
-        scratch=model.plans.largest_scratch_bytes(),
+        scratch=model.plans.largest_scratch_bytes() + shared_bytes,
         states=states.length_bytes,
         adapters=0 if model.adapters is None else model.adapters.length_bytes,
     )

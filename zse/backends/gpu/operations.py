@@ -255,6 +255,7 @@ class GPUOperations(Choosing):
             bias=linear.bias,
             scale=scale,
             post=post_norm and PostNorm(address=post_norm.weight, epsilon=post_norm.epsilon),
+            is_share=self._model.collectives is not None,
         )
 
     def gate_input(

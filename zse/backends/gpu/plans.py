@@ -247,6 +247,7 @@ class StepPlans:
             experts=mixtures.routing,
             beside=mixtures.beside,
             logits=wanted * model.vocab_size * 4,
+            own_logits=wanted * model.head.rows.count * 4 if model.head.rows else 0,
             masks=wanted * mask_bytes(model.vocab_size),
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
         )

@@ -53,6 +53,12 @@ class Products:
 
         Without a norm the stream itself is written.
         """
+        if (ranks := self._model.collectives) is not None:
+            fused = output_scale == 1.0 and ranks.takes_norm(step, residual, norm, self._hidden)
+            if fused and norm is not None:
+                ranks.norm(step, residual, norm, output, self._hidden, row_index)
+                return
+            ranks.settle(step, residual)
         if (own := residual.take_norm()) is not None:
             self._settle(step, residual, own)
             if norm is None and isinstance(output, Plain):

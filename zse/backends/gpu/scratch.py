@@ -62,6 +62,8 @@ class ScratchSizes:
     beside: int
     """What a dense MLP adds beside experts, and behind it what they do."""
     logits: int
+    own_logits: int
+    """Those that this rank computes, if it is one of several."""
     masks: int
     """Which tokens may come, a bit each."""
     sampling: int
@@ -97,6 +99,7 @@ class Scratch:
         self.experts = address + offsets["experts"]
         self.beside = address + offsets["beside"]
         self.logits = address + offsets["logits"]
+        self.own_logits = address + offsets["own_logits"]
         self.masks = address + offsets["masks"]
         self.sampling = address + offsets["sampling"]
 

@@ -15,7 +15,7 @@ from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.backends.gpu.step import StepPlan
     from zse.backends.types import Answers
@@ -74,10 +74,20 @@ class ResultRing:
     """Where sampled tokens are written on the device, and their way to the host.
 
     The device remembers the last token of ``max_slots`` sequences; one slot more is for padding.
+    ``check`` is called when a step has ended, before its tokens are believed.
     """
 
-    def __init__(self, gpu: Gpu, *, max_rows: int, max_slots: int, stream: Stream) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        *,
+        max_rows: int,
+        max_slots: int,
+        stream: Stream,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._gpu = gpu
+        self._check = check
         sizes = (max_rows, max_rows, max_rows * MAX_ALTERNATIVES, max_rows * MAX_ALTERNATIVES)
         self._offsets = [0]
         for count in sizes:
@@ -118,6 +128,7 @@ class ResultRing:
             plan=plan,
             view=host.view,
             event=self._events[index],
+            check=self._check,
             offsets=tuple(self._offsets),
             states=states,
             state_bytes=2 * hidden.columns if hidden else 0,
@@ -143,6 +154,8 @@ class PendingResults:
     plan: StepPlan
     view: memoryview
     event: Event
+    check: Callable[[], None]
+    """Refuses what was computed without the other ranks."""
     offsets: tuple[int, ...]
     states: memoryview | None = None
     """bfloat16 rows, one for each sampled row."""
@@ -154,6 +167,7 @@ class PendingResults:
     def wait(self) -> Answers:
         self.gpu.make_current()
         self.event.synchronize()
+        self.check()
         plan, tokens = self.plan, self._numbers(0, "i")
         sampled = [
             SampledToken(tokens[row])

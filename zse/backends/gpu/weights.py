@@ -7,6 +7,7 @@ and biases that a file stores in 16 bits, which kernels want in float32; they ar
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from zse.errors import UnsupportedModelError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import TensorEntry
     from zse.models.layer_spec import LinearSpec, NormSpec
-    from zse.models.spec import EmbeddingSpec
+    from zse.models.spec import EmbeddingSpec, ModelSpec
     from zse.models.weights import WeightSpec
     from zse.stream.placement import Placement
 
@@ -106,6 +107,26 @@ class DeviceWeights:
                 "kernels do not multiply",
                 hint="Convert the model to int4, nf4, nl4, int8, fp16 or bf16.",
             ) from None
+
+    def rows_of(self, spec: WeightSpec, first: int, count: int) -> LinearWeight:
+        """Return some rows of a matrix where they lie."""
+        matrix, entry = self.matrix(spec), self._entries[spec.name]
+        data, *scales = (part.length_bytes // entry.shape[0] * first for part in entry.parts)
+        return replace(
+            matrix,
+            rows=count,
+            weights=matrix.weights + data,
+            scales=matrix.scales + scales[0] if scales else 0,
+        )
+
+    def head(self, spec: ModelSpec) -> LinearWeight | None:
+        """Return the matrix of the head, or a rank's rows of it."""
+        head = spec.head
+        if head.weight is None:
+            return None
+        if head.rows is None or not spec.is_tied:
+            return self.matrix(head.weight)
+        return self.rows_of(head.weight, head.rows.first, head.rows.count)
 
     def linear(self, spec: LinearSpec) -> BoundLinear:
         weight = spec.weight
