@@ -36,6 +36,7 @@ SHAPE = {
     "max_position_embeddings": 64,
     "num_hidden_layers": 1,
 }
+WIDE_HEADS = {"num_key_value_heads": 1, "head_dim": 256, "max_position_embeddings": 256}
 EXPERTS = {"moe_intermediate_size": 128, "num_experts": 4, "num_experts_per_tok": 2}
 PROMPT = [5, 17, 70, 33]
 
@@ -71,8 +72,14 @@ def answers_of_ranks(path: Path, folder: Path, ranks: int, **options: Any) -> li
     ("family", "scheme", "shape", "options"),
     [
         ("qwen2", "int8", {}, {}),
-        ("gemma2", "int4", {"num_key_value_heads": 1}, {"exact_activations": True}),
-        ("qwen3_moe", "bf16", EXPERTS, {}),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (
+                ("gemma2", "int4", WIDE_HEADS, {}),  # one KV head for both ranks
+                ("granite", "bf16", {}, {"exact_activations": True}),
+                ("qwen3_moe", "bf16", EXPERTS, {}),
+            )
+        ),
     ],
 )
 def test_ranks_answer_as_one_gpu_does_and_each_alike(
