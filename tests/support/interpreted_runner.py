@@ -71,4 +71,4 @@ def open_runner(
     owned = ExitStack()
     owned.callback(reader.close)
     owned.callback(backend.close)
-    return ModelRunner(backend, model, spec, owned=owned, max_position=spec.max_position)
+    return ModelRunner(backend, model, part, owned=owned, max_position=spec.max_position)

@@ -7,6 +7,7 @@ import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -155,6 +156,7 @@ def test_a_sum_is_fused_with_the_norm_that_reads_it_where_nothing_comes_between(
         one, other = open_ranks(stub, 2, DuplicatingLink, stack)
         stack.callback(other.close)
         stack.callback(one.close)
-        assert one.takes_norm(residual, norm, HIDDEN) == taken
-        assert not one.takes_norm(residual, None, HIDDEN)
-        assert not one.takes_norm(residual, norm, 2 * HIDDEN)
+        few = SimpleNamespace(shape=SimpleNamespace(rows=1))
+        assert one.takes_norm(few, residual, norm, HIDDEN) == taken
+        assert not one.takes_norm(few, residual, None, HIDDEN)
+        assert not one.takes_norm(few, residual, norm, 2 * HIDDEN)
