@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from machine import machine_facts
 
+from zse import __version__
 from zse.evaluate.models import Remembering
 from zse.evaluate.run import Evaluation, evaluate
 from zse.evaluate.texts import read_texts, windows_of
 from zse.format.as_torch import dequantize
 from zse.format.schemes import Scheme
 from zse.format.spec import TensorEntry
-from zse.quantize.huggingface.load import choose_device
+from zse.quantize.place_of_work import choose_device
 from zse.quantize.scheme import quantize_rows
 from zse.text.tokenizer import Tokenizer
 
@@ -117,12 +118,13 @@ def torchao(group_size: int) -> Rounding:
     return round_rows
 
 
+OURS = "zse"
 QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
-    "int4": ("zse-toolkit", 4.25, ours(Scheme.INT4, 128)),
-    "int4-g64": ("zse-toolkit", 4.5, ours(Scheme.INT4, 64)),
-    "nf4": ("zse-toolkit", 4.25, ours(Scheme.NF4, 64)),
-    "nl4": ("zse-toolkit", 4.5, ours(Scheme.NL4, 16)),
-    "nl4-g32": ("zse-toolkit", 4.25, ours(Scheme.NL4, 32)),
+    "int4": (OURS, 4.25, ours(Scheme.INT4, 128)),
+    "int4-g64": (OURS, 4.5, ours(Scheme.INT4, 64)),
+    "nf4": (OURS, 4.25, ours(Scheme.NF4, 64)),
+    "nl4": (OURS, 4.5, ours(Scheme.NL4, 16)),
+    "nl4-g32": (OURS, 4.25, ours(Scheme.NL4, 32)),
     "bitsandbytes-nf4": ("bitsandbytes", 4.5, bitsandbytes_nf4),
     "hqq": ("hqq", 4.25, hqq(128)),
     "hqq-g64": ("hqq", 4.5, hqq(64)),
@@ -163,6 +165,8 @@ def text_of(folder: Path, name: str) -> bytes | None:
 
 
 def installed(library: str) -> str | None:
+    if library == OURS:  # which may run from its sources
+        return __version__
     try:
         return version(library)
     except PackageNotFoundError:

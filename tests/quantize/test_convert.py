@@ -390,7 +390,7 @@ def test_upload_leaves_nothing_behind(
 ) -> None:
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
     upload = _Upload(fails=fails)
-    monkeypatch.setattr("zse.quantize.convert.put_file", upload)
+    monkeypatch.setattr("zse.quantize.output.put_file", upload)
     if fails:
         with pytest.raises(DiskFullError):
             convert_model(llama_folder, "s3://bucket/model.zse", "int4", force=True)

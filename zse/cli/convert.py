@@ -75,6 +75,13 @@ MergeLora = Annotated[
         help="Add a LoRA adapter in PEFT's form to the weights; may be given several times.",
     ),
 ]
+Device = Annotated[
+    str,
+    Option(
+        metavar="DEVICE",
+        help="Where it is computed: cpu, cuda or cuda:N; auto is a GPU where torch sees one.",
+    ),
+]
 Force = Annotated[
     bool, Option("--force", help="Replace what OUT names; write inside the checkpoint's folder.")
 ]
@@ -98,6 +105,7 @@ def command(
     target_gib: TargetGib = None,
     dry_run: DryRun = False,
     merge_lora: MergeLora = None,
+    device: Device = "auto",
     resume: Resume = False,
     force: Force = False,
     as_json: Json = False,
@@ -111,6 +119,7 @@ def command(
     """
     with needing("convert", "converting a checkpoint"):
         from zse.quantize.convert import convert_model
+        from zse.quantize.place_of_work import choose_device
     size = int(group_size) if group_size else None
     if dry_run:
         texts = {
@@ -119,7 +128,12 @@ def command(
             "allow_no_tokenizer": allow_no_tokenizer,
         }
         budget = _budget(target_bits, target_gib, quant, size)
-        options = {"lm_head": lm_head, "revision": revision, "calibrate": calibrate}
+        options = {
+            "lm_head": lm_head,
+            "revision": revision,
+            "calibrate": calibrate,
+            "device": choose_device(device),
+        }
         plan = _planned(model, budget, texts, options)
         typer.echo(json.dumps(plan_json(plan)) if as_json else describe_plan(plan))
         return
@@ -138,6 +152,7 @@ def command(
             target_bits=target_bits,
             target_gib=target_gib,
             merge_lora=merge_lora or (),
+            device=device,
             resume=resume,
             force=force,
             progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
-from zse.errors import UsageError
 from zse.format.writer import ZSEWriter
 from zse.models.storage import AS_ASKED, DEFAULT_QUANTIZATION, Storage
 from zse.quantize.calibrate.calibrator import Calibrator, rounding_of
@@ -25,25 +24,27 @@ from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.choice import SchemeChoice
 from zse.quantize.merging import merging_of
 from zse.quantize.mixed.mix import Mix, budget_of
+from zse.quantize.output import check_destination, deliver, local_target
+from zse.quantize.place_of_work import CPU, choose_device, within_memory_of
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
 from zse.quantize.report import Written, stage
 from zse.quantize.source import Source, resolve_source
 from zse.quantize.stream import TensorStream
 from zse.quantize.text_files import TextOptions, check_texts, collect_sections
-from zse.settings import Settings, load_settings
-from zse.store import Location, open_store, open_writable, parse_location, put_file
-from zse.store.cache_use import using
-from zse.store.copying import read_digests
+from zse.settings import load_settings
 from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+
+    import torch
 
     from zse.quantize.calibrate.texts import CalibrationText
     from zse.quantize.choice import Groups
     from zse.quantize.merging import Merging
     from zse.quantize.mixed.plan import MixedPlan
+    from zse.store import Location
 
 
 def convert_model(
@@ -65,6 +66,7 @@ def convert_model(
     force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
     on_plan: Callable[[MixedPlan], None] | None = None,
+    device: str = "auto",
 ) -> ConversionReport:
     """Convert a Hugging Face checkpoint to a .zse file.
 
@@ -92,6 +94,8 @@ def convert_model(
         force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
         on_plan: Called with the schemes under a target, before anything is written.
+        device: Where schemes are computed: ``cpu``, ``cuda`` or ``cuda:N``; ``auto`` is a GPU where
+            torch sees one.
 
     Returns:
         Sizes, digests, schemes and warnings.
@@ -105,8 +109,10 @@ def convert_model(
         ConversionError: The checkpoint is incomplete, inconsistent or not supported.
         LoRAError: An adapter is damaged, or for another model.
         DiskFullError: The file does not fit.
+        DeviceError: The GPU has too little free memory.
         StoreError: The upload failed.
     """
+    place = choose_device(device)
     budget = budget_of(target_bits, target_gib, quantization, group_size)
     storage = Storage(
         quantization=(quantization or DEFAULT_QUANTIZATION).lower(),
@@ -127,7 +133,7 @@ def convert_model(
     mix = None if budget is None else Mix(budget, on_plan or (lambda _plan: None))
     adapters = [Path(folder).expanduser() for folder in merge_lora]
     conversion = _Conversion(
-        storage, texts, text, mix, adapters, resume=resume, force=force, notify=notify
+        storage, texts, text, mix, adapters, place, resume=resume, force=force, notify=notify
     )
     return conversion.run(model, out, revision)
 
@@ -141,6 +147,7 @@ class _Conversion:
         calibration: What the model reads, if anything.
         mix: What is asked for where each weight gets a scheme of its own.
         adapters: What is added to the weights.
+        device: Where schemes are computed.
         resume: Go on with what a killed run left.
         force: Replace what is there.
         notify: Called after each chunk.
@@ -153,6 +160,7 @@ class _Conversion:
         calibration: CalibrationText | None,
         mix: Mix | None,
         adapters: Sequence[Path],
+        device: torch.device,
         *,
         resume: bool,
         force: bool,
@@ -163,6 +171,7 @@ class _Conversion:
         self._calibration = calibration
         self._mix = mix
         self._adapters = adapters
+        self._device = device
         self._resume = resume
         self._force = force
         self._notify = notify
@@ -171,7 +180,7 @@ class _Conversion:
 
     def run(self, model: str | Path, out: str | Path, revision: str | None) -> ConversionReport:
         settings, texts = self._settings, self._texts
-        destination = _check_destination(out, settings)
+        destination = check_destination(out, settings)
         # A checkpoint may take an hour to come.
         check_output(destination, settings, force=self._force)
         fetching = stage(self._notify, "fetch")
@@ -186,7 +195,7 @@ class _Conversion:
                 inputs=source.files() + texts.files(),
                 folder=source.folder,
             )
-            with _local_target(destination, settings.cache_dir) as target:
+            with local_target(destination, settings.cache_dir) as target:
                 return self._write(source, target, destination)
 
     def _write(self, source: Source, target: Path, destination: Location) -> ConversionReport:
@@ -200,10 +209,11 @@ class _Conversion:
             mix=self._mix,
             adapters=self._adapters,
             threads=self._settings.serve.load.device.threads,
+            device=self._device,
             resume=self._resume,
             progress=self._notify,
         )
-        sha256 = _deliver(target, destination, self._settings, self._notify)
+        sha256 = deliver(target, destination, self._settings, self._notify)
         return ConversionReport(
             path=destination.url,
             size_bytes=target.stat().st_size,
@@ -224,13 +234,14 @@ def convert_source(
     mix: Mix | None = None,
     adapters: Sequence[Path] = (),
     threads: int = 0,
+    device: torch.device = CPU,
     resume: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
 ) -> Written:
     """Convert a checkpoint that was found already to a local file, whatever is there.
 
-    ``threads`` compute, 0 means as many as there are cores. The other arguments and the errors are
-    those of ``convert_model``.
+    ``threads`` compute, 0 means as many as there are cores, or a ``device`` does. The other
+    arguments and the errors are those of ``convert_model``.
     """
     notify = progress or (lambda _now: None)
     with Checkpoint(source.path) as checkpoint:
@@ -242,12 +253,12 @@ def convert_source(
         not_as_asked = choice.options.count_int8_instead(checkpoint.plan)
         if mix is not None:
             groups, not_as_asked = (
-                mix.of(checkpoint, groups, sections, calibration, notify),
+                mix.of(checkpoint, groups, sections, calibration, notify, device),
                 AS_ASKED,
             )
         calibrator = None
         if calibration is not None:
-            calibrator = Calibrator(checkpoint, calibration, dict(sections))
+            calibrator = Calibrator(checkpoint, calibration, dict(sections), device)
         with ZSEWriter(
             target,
             architecture=checkpoint.spec.family,
@@ -262,7 +273,7 @@ def convert_source(
                 writer.add_section(name, data)
             writer.plan([(name, [planned for _, planned in items]) for name, items in groups])
             completed = writer.completed_groups
-            _write_groups(checkpoint, writer, groups, threads, notify, calibrator)
+            _write_groups(checkpoint, writer, groups, threads, device, notify, calibrator)
             header = writer.close()
         return Written(
             source_bytes=checkpoint.source_bytes,
@@ -308,6 +319,7 @@ def _write_groups(
     writer: ZSEWriter,
     groups: Groups,
     threads: int,
+    device: torch.device,
     notify: Callable[[ConversionProgress], None],
     calibrator: Calibrator | None,
 ) -> None:
@@ -330,7 +342,10 @@ def _write_groups(
         notify(ConversionProgress(stage="convert", done_bytes=done_bytes, total_bytes=total_bytes))
 
     on_bytes(0)
-    with TensorStream(checkpoint, writer, on_bytes, num_workers=threads) as stream:
+    with (
+        TensorStream(checkpoint, writer, on_bytes, num_workers=threads, device=device) as stream,
+        within_memory_of(device),
+    ):
         for name, items in groups:
             is_new, known = name not in completed, {}
             if calibrator is not None and name in walked:
@@ -342,52 +357,5 @@ def _write_groups(
                 stream.write_tensor(tensor, planned, rounding)
 
 
-def _check_destination(out: str | Path, settings: Settings) -> Location:
-    location = parse_location(out)
-    if location.is_prefix or (location.is_local and location.path.is_dir()):
-        raise UsageError(
-            f"{location} is a folder; the output is one file",
-            hint="Add a file name, such as model.zse.",
-        )
-    if not location.is_local:
-        open_writable(location, settings)  # what is wrong is better known now than afterwards
-    return location
-
-
-@contextmanager
-def _local_target(destination: Location, cache_dir: Path) -> Iterator[Path]:
-    """Yield the local path to write; for S3, a staging file that is removed afterwards."""
-    if destination.is_local:
-        yield destination.path
-        return
-    # Named after the destination, so that a killed run can be resumed.
-    key = hashlib.sha256(destination.url.encode()).hexdigest()[:24]
-    with using(cache_dir, "uploads") as uploads:
-        folder = uploads / key
-        folder.mkdir(exist_ok=True)
-        target = folder / "model.zse"
-        try:
-            yield target
-        finally:
-            target.unlink(missing_ok=True)
-            if not any(folder.iterdir()):
-                folder.rmdir()
-
-
 def _path(text: str | Path | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
-
-
-def _deliver(
-    target: Path,
-    destination: Location,
-    settings: Settings,
-    notify: Callable[[ConversionProgress], None],
-) -> str:
-    """Bring a file that is written to where it belongs; return its SHA-256."""
-    if destination.is_local:
-        # The header is written last and hashed first, so the file is read again.
-        return read_digests(
-            open_store(target, settings), progress=stage(notify, "checksum")
-        ).sha256()
-    return put_file(target, destination, settings, progress=stage(notify, "upload")).sha256

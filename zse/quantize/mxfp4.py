@@ -52,7 +52,8 @@ def _round(groups: torch.Tensor, exponent: torch.Tensor) -> tuple[torch.Tensor, 
     """Return the nearest codes, uint8 [32, num_groups], and squared errors in units of scales."""
     scaled = groups / scale_of_exponent(exponent)
     codes = nearest_codes(scaled)
-    values = torch.tensor(MXFP4_CODES).index_select(0, codes.view(-1).int()).view(scaled.shape)
+    table = torch.tensor(MXFP4_CODES, device=codes.device)
+    values = table.index_select(0, codes.view(-1).int()).view(scaled.shape)
     return codes, tree_sum_(scaled.sub_(values).square_())
 
 

@@ -56,7 +56,7 @@ def quantize_nl4(
             fit = _fit(groups, (lowest + step).clamp_(0, _LARGEST_SCALE) | sign, counts)
             best = fit if best is None else _better(best, fit)
     assert best is not None
-    codes = _codes_of_cells().index_select(0, _cells(groups, best.scale).view(-1))
+    codes = _codes_of_cells(rows.device).index_select(0, _cells(groups, best.scale).view(-1))
     flat = codes.view(groups.shape).t().reshape(num_rows, columns)
     return {
         "qweight": pack_int4(flat, max(group_size, PACKED_COLUMNS)),
@@ -79,7 +79,7 @@ def _fit(groups: torch.Tensor, scale: torch.Tensor, counts: torch.Tensor | None)
     ``counts`` is of the shape of groups: what each square counts.
     """
     cells = _cells(groups, scale).view(-1)
-    levels = _levels_of_cells().index_select(0, cells).view(groups.shape)
+    levels = _levels_of_cells(groups.device).index_select(0, cells).view(groups.shape)
     rest = levels.mul_(-scale_of_minifloat(scale)).add_(groups)
     squares = rest.square_()
     if counts is not None:
@@ -105,14 +105,16 @@ def _cells(groups: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _codes_of_cells() -> torch.Tensor:
+def _codes_of_cells(device: torch.device) -> torch.Tensor:
     middles = (torch.arange(512) - 256 + 0.5) / 2
-    return (middles.unsqueeze(1) - torch.tensor(NL4_CODES)).abs().argmin(1).to(torch.uint8)
+    codes = (middles.unsqueeze(1) - torch.tensor(NL4_CODES)).abs().argmin(1)
+    return codes.to(torch.uint8).to(device)
 
 
 @cache
-def _levels_of_cells() -> torch.Tensor:
-    return torch.tensor(NL4_CODES, dtype=torch.float32).index_select(0, _codes_of_cells().int())
+def _levels_of_cells(device: torch.device) -> torch.Tensor:
+    levels = torch.tensor(NL4_CODES, dtype=torch.float32, device=device)
+    return levels.index_select(0, _codes_of_cells(device).int())
 
 
 def _check_range(largest: torch.Tensor) -> None:

@@ -2,7 +2,8 @@
 
 Worker threads read and quantize chunks of rows; the calling thread writes them in order. A chunk
 fits in a core's cache, which matters more than anything else to the speed of many passes. What is
-in memory is a few chunks and the scales of one tensor, whatever the size of the model.
+in memory is a few chunks and the scales of one tensor, whatever the size of the model. On a GPU
+chunks are larger, for there it is the number of operations that takes time; the bytes are the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from zse.errors import ConversionError
 from zse.format.as_torch import bytes_from
 from zse.quantize.packed_rows import read_packed
+from zse.quantize.place_of_work import CPU, within_memory_of
 from zse.quantize.scheme import quantize_rows
 from zse.quantize.source_rows import read_rows, rows_together
 from zse.records import record
@@ -36,7 +38,12 @@ QUANTIZED_CHUNK_ELEMENTS = 256 * 1024
 PLAIN_CHUNK_ELEMENTS = 4 * 1024 * 1024
 CALIBRATED_CHUNK_ELEMENTS = 8 * 1024 * 1024
 """Each input's weights of many rows are rounded together there."""
+GPU_CHUNK_ELEMENTS = 16 * 1024 * 1024
+"""0.5 GB with all that a scheme makes of it on its way."""
+GPU_CALIBRATED_CHUNK_ELEMENTS = 128 * 1024 * 1024
 MAX_WORKERS = 16
+GPU_WORKERS = 4
+"""Enough to read the next chunks while one is computed and one is written."""
 
 
 @record
@@ -54,6 +61,7 @@ class TensorStream:
     Args:
         on_bytes: Called with the number of checkpoint bytes that were converted since.
         num_workers: Threads; 0 means one for each CPU that this process may use.
+        device: Where schemes are computed.
     """
 
     def __init__(
@@ -63,12 +71,15 @@ class TensorStream:
         on_bytes: Callable[[int], None],
         *,
         num_workers: int = 0,
+        device: torch.device = CPU,
     ) -> None:
+        self._device = device
         self._checkpoint = checkpoint
         self._writer = writer
         self._on_bytes = on_bytes
         available = len(os.sched_getaffinity(0))
-        self._num_workers = min(num_workers or available, MAX_WORKERS)
+        most = MAX_WORKERS if device.type == "cpu" else GPU_WORKERS
+        self._num_workers = min(num_workers or available, most)
         self._pool = ThreadPoolExecutor(
             self._num_workers, initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -109,10 +120,7 @@ class TensorStream:
         self, weight: WeightSpec, planned: PlannedTensor, rounding: Rounding | None
     ) -> Iterator[tuple[_Chunk, dict[str, torch.Tensor]]]:
         waiting: deque[tuple[_Chunk, Future[dict[str, torch.Tensor]]]] = deque()
-        is_plain = planned.scheme.is_plain
-        elements = PLAIN_CHUNK_ELEMENTS if is_plain else QUANTIZED_CHUNK_ELEMENTS
-        if rounding is not None:
-            elements = CALIBRATED_CHUNK_ELEMENTS
+        elements = self._chunk_elements(planned, rounding)
         convert = partial(self._convert, weight, planned, rounding)
         try:
             for chunk in _chunks(weight, elements):
@@ -127,6 +135,14 @@ class TensorStream:
             for _, future in waiting:
                 future.cancel()
 
+    def _chunk_elements(self, planned: PlannedTensor, rounding: Rounding | None) -> int:
+        on_cpu = self._device.type == "cpu"
+        if planned.scheme.is_plain:
+            return PLAIN_CHUNK_ELEMENTS
+        if rounding is not None:
+            return CALIBRATED_CHUNK_ELEMENTS if on_cpu else GPU_CALIBRATED_CHUNK_ELEMENTS
+        return QUANTIZED_CHUNK_ELEMENTS if on_cpu else GPU_CHUNK_ELEMENTS
+
     def _convert(
         self,
         weight: WeightSpec,
@@ -138,11 +154,16 @@ class TensorStream:
             return read_packed(self._checkpoint, chunk.source, chunk.start, chunk.stop)
         rows = read_rows(self._checkpoint, weight, chunk.source, chunk.start, chunk.stop)
         try:
-            rows = rows if planned.scheme.is_plain else rows.float()
-            if rounding is not None:
-                member = chunk.first_row * rounding.num_members // weight.shape[0]
-                return rounding.quantize(planned, rows, member)
-            return quantize_rows(planned.scheme, rows, planned.group_size)
+            if planned.scheme.is_plain:
+                return quantize_rows(planned.scheme, rows)
+            with within_memory_of(self._device):
+                rows = rows.to(self._device).float()
+                if rounding is None:
+                    parts = quantize_rows(planned.scheme, rows, planned.group_size)
+                else:
+                    member = chunk.first_row * rounding.num_members // weight.shape[0]
+                    parts = rounding.quantize(planned, rows, member)
+            return {role: part.cpu() for role, part in parts.items()}
         except ConversionError as error:
             raise ConversionError(
                 f"tensor {planned.name} ({chunk.source.name}, rows {chunk.start} to {chunk.stop}): "

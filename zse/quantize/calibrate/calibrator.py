@@ -14,6 +14,7 @@ from zse.quantize.calibrate.rounding import Rounding
 from zse.quantize.calibrate.support import check_walkable
 from zse.quantize.calibrate.texts import SEQUENCE_TOKENS, sequences_of
 from zse.quantize.calibrate.walk import Walk
+from zse.quantize.place_of_work import CPU
 from zse.quantize.text_files import TOKENIZER
 from zse.text.tokenizer import Tokenizer
 
@@ -37,6 +38,7 @@ class Calibrator:
         checkpoint: What is converted.
         text: What its model reads.
         sections: The file's, for the tokenizer.
+        device: Where the model computes.
 
     Raises:
         UnsupportedModelError: The model cannot be calibrated.
@@ -44,7 +46,11 @@ class Calibrator:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, text: CalibrationText, sections: Mapping[str, bytes]
+        self,
+        checkpoint: Checkpoint,
+        text: CalibrationText,
+        sections: Mapping[str, bytes],
+        device: torch.device = CPU,
     ) -> None:
         check_walkable(checkpoint)
         if TOKENIZER not in sections:
@@ -54,7 +60,7 @@ class Calibrator:
         with _all_threads():
             longest = min(SEQUENCE_TOKENS, checkpoint.spec.max_position)
             sequences = sequences_of(text, tokenizer, sections.get, longest=longest)
-            self._walk = Walk(checkpoint, sequences)
+            self._walk = Walk(checkpoint, sequences, device)
         self.facts: dict[str, str | int] = {
             **text.to_json(),
             "tokens": self._walk.num_tokens,

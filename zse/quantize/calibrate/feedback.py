@@ -60,7 +60,7 @@ def round_with_feedback(
         rows: The weights.
         feedbacks: Of each range of the columns.
     """
-    codes = torch.empty(rows.shape[1], rows.shape[0], dtype=grid.dtype)
+    codes = torch.empty(rows.shape[1], rows.shape[0], dtype=grid.dtype, device=rows.device)
     for feedback in feedbacks:
         _round_range(codes, grid, rows, feedback)
     return codes.t()

@@ -64,7 +64,7 @@ class Nf4Grid:
         self._parts, self._group_size = parts, group_size
         self._scale = parts["absmax"].float().t().contiguous()
         self._inverse = torch.where(self._scale != 0, 1 / self._scale, 0.0)
-        self._table = torch.tensor(NF4_CODES)
+        self._table = torch.tensor(NF4_CODES, device=self._scale.device)
 
     def nearest(self, weights: torch.Tensor, column: int) -> tuple[torch.Tensor, torch.Tensor]:
         group = column // self._group_size
@@ -85,7 +85,7 @@ class Nl4Grid:
         scale = scale_of_minifloat(parts["signed_scale"].int())
         self._scale = scale.t().contiguous()
         self._inverse = torch.where(self._scale != 0, 1 / self._scale, 0.0)
-        self._table = torch.tensor(NL4_CODES, dtype=torch.float32)
+        self._table = torch.tensor(NL4_CODES, dtype=torch.float32, device=scale.device)
         self._middles = (self._table[1:] + self._table[:-1]) / 2
 
     def nearest(self, weights: torch.Tensor, column: int) -> tuple[torch.Tensor, torch.Tensor]:

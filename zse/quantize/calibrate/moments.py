@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import torch
 
+from zse.quantize.place_of_work import CPU
+
 MOST_TOGETHER = 4608
 """Inputs whose products are kept: where there are more, they are cut into ranges as wide, and what
 inputs of different ranges have in common is left out. Time goes with the square of a range, and
@@ -22,17 +24,19 @@ class Moments:
     Args:
         columns: K.
         is_full: Whether products of different inputs are kept as well.
+        device: Where they are, and the inputs will be.
     """
 
-    def __init__(self, columns: int, *, is_full: bool) -> None:
+    def __init__(self, columns: int, *, is_full: bool, device: torch.device = CPU) -> None:
         self.count = 0
         """Inputs that were seen."""
         self.ranges = ranges_of(columns)
         """First column and end of each range."""
-        self._squares = torch.zeros(columns)
-        self._products = (
-            [torch.zeros(end - start, end - start) for start, end in self.ranges] if is_full else []
-        )
+        self._squares = torch.zeros(columns, device=device)
+        self._products = [
+            torch.zeros(end - start, end - start, device=device)
+            for start, end in (self.ranges if is_full else ())
+        ]
 
     def add(self, inputs: torch.Tensor) -> None:
         """Count [tokens, K] float32 in."""

@@ -23,6 +23,7 @@ _FEWEST_TOKENS = 32
 
 
 _ELEMENTS = 256 * 1024
+_GPU_ELEMENTS = 16 * 1024 * 1024
 
 
 class Rounding:
@@ -50,9 +51,10 @@ class Rounding:
             return quantize_rows(scheme, rows, group_size)
         squares = found.moments.squares()
         # Scales are found a few rows at a time: what fits in a core's cache is much faster.
+        elements = _ELEMENTS if rows.device.type == "cpu" else _GPU_ELEMENTS
         pieces = [
             quantize_rows(scheme, some, group_size, squares)
-            for some in torch.split(rows, max(1, _ELEMENTS // rows.shape[1]))
+            for some in torch.split(rows, max(1, elements // rows.shape[1]))
         ]
         parts = {role: torch.cat([piece[role] for piece in pieces]) for role in pieces[0]}
         if not found.feedbacks:

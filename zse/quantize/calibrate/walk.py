@@ -15,6 +15,7 @@ from zse.backends.torch.step import PagedMemory, StepMemory, build_step
 from zse.backends.types import SequenceChunk, StepBatch
 from zse.models.decoder import run_layer
 from zse.quantize.calibrate.weights import CheckpointWeights
+from zse.quantize.place_of_work import CPU, made_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,21 +37,26 @@ class Walk:
     Args:
         checkpoint: Whose weights; ``check_walkable`` has been asked.
         sequences: Token ids of each.
+        device: Where it computes.
     """
 
-    def __init__(self, checkpoint: Checkpoint, sequences: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, sequences: Sequence[Sequence[int]], device: torch.device = CPU
+    ) -> None:
         spec = checkpoint.spec
+        self._device = device
         self.num_tokens = sum(map(len, sequences))
-        self._weights = CheckpointWeights(checkpoint, spec)
-        self._operations = TorchOperations(self._weights, spec)
         self._num_layers = len(spec.layers)
         self._block_size = max(map(len, sequences))
-        self._steps = [self._step_of(batch, spec.vocab_size) for batch in _batches(sequences)]
-        self.states = _states(self.num_tokens, spec.hidden_size)
-        """float32 [tokens, hidden]: the residual streams where all sequences are now."""
-        for rows, step in self._parts():
-            embedding = self._operations.ends.embedding
-            rows.copy_(self._operations.embed(step, embedding, spec.embedding.scale))
+        with made_on(device):
+            self._weights = CheckpointWeights(checkpoint, spec, device)
+            self._operations = TorchOperations(self._weights, spec)
+            self._steps = [self._step_of(batch, spec.vocab_size) for batch in _batches(sequences)]
+            self.states = _states(self.num_tokens, spec.hidden_size, device)
+            """float32 [tokens, hidden]: the residual streams where all sequences are now."""
+            for rows, step in self._parts():
+                embedding = self._operations.ends.embedding
+                rows.copy_(self._operations.embed(step, embedding, spec.embedding.scale))
 
     def through(
         self,
@@ -72,9 +78,12 @@ class Walk:
             Of each matrix by name the moments of its inputs; of a stack, those of each.
         """
         ops, done = self._operations, 0
-        with self._weights.observed(
-            layer, is_counting=is_counting, num_tokens=self.num_tokens
-        ) as found:
+        with (
+            made_on(self._device),
+            self._weights.observed(
+                layer, is_counting=is_counting, num_tokens=self.num_tokens
+            ) as found,
+        ):
             for rows, step in self._parts():
                 step.cache.layers[layer.index] = self._cache(layer, step)
                 with ops.layer(layer) as handles:
@@ -125,11 +134,11 @@ def _batches(sequences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
     return batches
 
 
-def _states(num_tokens: int, hidden_size: int) -> torch.Tensor:
+def _states(num_tokens: int, hidden_size: int, device: torch.device) -> torch.Tensor:
     """Return room for float32 [tokens, hidden]: in memory, or in a file that nobody else sees."""
     count = num_tokens * hidden_size
-    if count * 4 <= _MOST_HELD_BYTES:
-        return torch.empty(num_tokens, hidden_size)
+    if device.type != "cpu" or count * 4 <= _MOST_HELD_BYTES:
+        return torch.empty(num_tokens, hidden_size, device=device)
     with tempfile.NamedTemporaryFile(prefix="zse-calibrate-") as file:
         mapped = torch.from_file(file.name, shared=True, size=count, dtype=torch.float32)
     return mapped.view(num_tokens, hidden_size)

@@ -45,13 +45,18 @@ class ObservedMatrix:
 class CheckpointWeights(BoundWeights):
     """The weights of a checkpoint: vectors at once, the matrices of a layer while it runs.
 
+    Args:
+        checkpoint: Where they are.
+        spec: The model.
+        device: Where they are multiplied.
+
     Raises:
         CheckpointError: A file is shorter than its header says.
     """
 
-    def __init__(self, checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    def __init__(self, checkpoint: Checkpoint, spec: ModelSpec, device: torch.device) -> None:
         super().__init__(self._rows_of)
-        self._checkpoint = checkpoint
+        self._checkpoint, self._device = checkpoint, device
         self._table = spec.embedding.weight
         self._matrices: dict[str, list[ObservedMatrix]] = {}
         tables = {self._table.name, spec.head.weight.name if spec.head.weight else ""}
@@ -59,7 +64,7 @@ class CheckpointWeights(BoundWeights):
             if weight.name in tables:
                 continue
             if len(weight.shape) == 1 or weight.kind == "position":
-                self._vectors[weight.name] = _whole(checkpoint, weight)
+                self._vectors[weight.name] = _whole(checkpoint, weight, device)
                 continue
             matrices = [ObservedMatrix() for _ in range(weight.members)]
             self._matrices[weight.name] = matrices
@@ -84,12 +89,13 @@ class CheckpointWeights(BoundWeights):
         for weight in weights_of(layer):
             if (matrices := self._matrices.get(weight.name)) is None:
                 continue
-            rows = _whole(self._checkpoint, weight).view(len(matrices), -1, weight.shape[1])
+            whole = _whole(self._checkpoint, weight, self._device)
+            rows = whole.view(len(matrices), -1, weight.shape[1])
             for matrix, own in zip(matrices, rows, strict=True):
                 matrix.dense = DenseLinear(own)
                 if is_counting and weight.is_product:
                     is_full = _keeps_products(weight, layer, num_tokens)
-                    matrix.moments = Moments(weight.shape[1], is_full=is_full)
+                    matrix.moments = Moments(weight.shape[1], is_full=is_full, device=self._device)
                     found.setdefault(weight.name, []).append(matrix.moments)
         try:
             yield found
@@ -105,13 +111,14 @@ class CheckpointWeights(BoundWeights):
             read_rows(self._checkpoint, self._table, source, index, index + 1)
             for index in different.tolist()
         ]
-        return torch.cat(rows).float()[places]
+        return torch.cat(rows).to(places.device).float()[places]
 
 
-def _whole(checkpoint: Checkpoint, weight: WeightSpec) -> torch.Tensor:
+def _whole(checkpoint: Checkpoint, weight: WeightSpec, device: torch.device) -> torch.Tensor:
     """Return all of a weight as float32."""
     pieces = [
-        read_rows(checkpoint, weight, piece, 0, piece.rows).float() for piece in weight.pieces()
+        read_rows(checkpoint, weight, piece, 0, piece.rows).to(device).float()
+        for piece in weight.pieces()
     ]
     return torch.cat(pieces).view(weight.shape)
 

@@ -19,6 +19,7 @@ from zse.quantize.huggingface.kernels import open_kernels
 from zse.quantize.huggingface.layers import Place, ZSELinear
 from zse.quantize.huggingface.restore import restored_model
 from zse.quantize.locate import ZSEReader
+from zse.quantize.place_of_work import choose_device
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -97,29 +98,6 @@ def load_zse_model(
         tokenizer = _build_tokenizer(transformers, reader)
         info = _describe(reader.path, reader)
     return model.eval(), tokenizer, info
-
-
-def choose_device(device: str) -> torch.device:
-    """Return the torch device that a user's word means.
-
-    Raises:
-        UsageError: It is not a device that can hold a model here.
-    """
-    accelerator = torch.accelerator.is_available()
-    if device == "auto":
-        return torch.device("cuda", 0) if accelerator else torch.device("cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise UsageError(f"device {device!r} is not known", hint="cpu, cuda or cuda:N.") from error
-    if place.type == "cuda" and accelerator:
-        return torch.device("cuda", place.index or 0)
-    if place.type != "cpu":
-        raise UsageError(
-            f"device {device!r} was asked for, but this torch reaches none",
-            hint="Use device='cpu', or install a torch built for the GPU.",
-        )
-    return place
 
 
 def choose_dtype(dtype: str, place: torch.device) -> torch.dtype:

@@ -10,6 +10,7 @@ from zse.quantize.calibrate.texts import read_calibration
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.choice import SchemeChoice
 from zse.quantize.mixed.mix import Mix
+from zse.quantize.place_of_work import CPU
 from zse.quantize.report import ConversionProgress, stage
 from zse.quantize.source import resolve_source
 from zse.quantize.text_files import TextOptions, collect_sections
@@ -17,6 +18,8 @@ from zse.quantize.text_files import TextOptions, collect_sections
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import torch
 
     from zse.quantize.mixed.plan import Budget, MixedPlan
     from zse.settings import Settings
@@ -31,6 +34,7 @@ def plan_model(
     revision: str | None = None,
     texts: TextOptions = TextOptions(),  # noqa: B008 - frozen
     calibrate: str | Path | None = None,
+    device: torch.device = CPU,
     progress: Callable[[ConversionProgress], None] = lambda _now: None,
 ) -> MixedPlan:
     """Return the schemes that a conversion under a budget would give; nothing is written.
@@ -49,5 +53,5 @@ def plan_model(
     with closing(source), Checkpoint(source.path) as checkpoint:
         groups = SchemeChoice(Storage(lm_head=lm_head), checkpoint).groups()
         sections = collect_sections(checkpoint, texts)
-        Mix(budget, plans.append).of(checkpoint, groups, sections, text, progress)
+        Mix(budget, plans.append).of(checkpoint, groups, sections, text, progress, device)
     return plans[0]

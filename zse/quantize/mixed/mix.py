@@ -13,6 +13,8 @@ from zse.quantize.mixed.planner import plan_mixed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
+
     from zse.quantize.calibrate.texts import CalibrationText
     from zse.quantize.checkpoint import Checkpoint
     from zse.quantize.choice import Groups
@@ -34,6 +36,7 @@ class Mix:
         sections: Sequence[tuple[str, bytes]],
         calibration: CalibrationText | None,
         notify: Callable[[ConversionProgress], None],
+        device: torch.device,
     ) -> Groups:
         """Return the groups with the schemes that were chosen.
 
@@ -43,7 +46,7 @@ class Mix:
         """
         calibrator = None
         if calibration is not None:
-            calibrator = Calibrator(checkpoint, calibration, dict(sections))
+            calibrator = Calibrator(checkpoint, calibration, dict(sections), device)
         plan = plan_mixed(checkpoint, groups, sections, self.budget, calibrator, notify)
         self.on_plan(plan)
         return [

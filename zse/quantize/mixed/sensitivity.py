@@ -42,8 +42,8 @@ def options_of(
         moments: Of its inputs, as a text makes them; none: they are taken as the norm before makes
             them, independent of each other.
     """
-    rows = _some_rows(checkpoint, weight)
     products, squares = _inputs(checkpoint, weight, layer, moments)
+    rows = _some_rows(checkpoint, weight).to(squares.device)
     found = []
     for scheme, group_size in _candidates(weight.shape[1], checkpoint.spec.dtype):
         entry = TensorEntry(
