@@ -81,6 +81,7 @@ def open_ranks(
         header, spec = reader.header.loaded(), spec_of(reader)
         for rank in range(len(devices)):  # told here, in one sentence, before anything is started
             share_of(spec, header, Share(rank=rank, ranks=len(devices)))
+        options = with_values(options, {"stream": "off"})
         with phases("ranks"):
             group = RankGroup(reader, options, devices, cache_dir=cache_dir)
         part = replace(part_of(spec, header, group.link), crew=group)
@@ -127,6 +128,8 @@ def check_options(options: LoadOptions) -> None:
     """
     if options.speculation.speculate == "model" or options.speculation.draft_model:
         raise _unsupported("a draft model", "Leave --draft-model out; texts are guessed from.")
+    if options.stream.stream == "on":
+        raise _unsupported("layers that stream", "Leave --stream out.")
     if options.cache.prefix_store:
         raise _unsupported("prefixes that are kept in files", "Leave --prefix-store out.")
     if options.lora.gpu_gib:
