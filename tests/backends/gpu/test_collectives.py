@@ -125,6 +125,20 @@ def test_gpus_that_do_not_see_each_other_are_refused(
         open_ranks(stub, 2, DuplicatingLink, stack)
 
 
+def test_a_word_that_cannot_be_mapped_leaves_the_clock(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ZSE_STUB_DEVICES", "2")
+    monkeypatch.setenv("ZSE_STUB_FAIL", "cuMemHostRegister_v2:801")
+    with ExitStack() as stack:
+        opened = open_ranks(stub, 2, DuplicatingLink, stack)
+        for each in opened:
+            stack.callback(each.close)
+            assert ctypes.c_int32.from_address(each.exchange.broken).value == 0
+            each.check()
+    assert "wait by the clock alone" in caplog.text
+
+
 def test_more_ranks_than_an_exchange_takes_are_refused(stub: Stub) -> None:
     with (
         Gpu.open(driver=stub.driver()) as gpu,

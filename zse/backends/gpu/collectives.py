@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import struct
 from typing import TYPE_CHECKING
@@ -44,7 +45,8 @@ PATIENCE_SECONDS = 10.0
 """How long a kernel waits for another GPU; a group that has failed is noticed sooner."""
 FEW_ROWS = 64
 """Rows up to which ranks' sums are sent as float32: they are a few microseconds then."""
-_EMPTY_BYTE, _ALIGNMENT, _PAGE_BYTES = 0xFF, 256, 4096
+_EMPTY_BYTE, _ALIGNMENT, _PAGE_BYTES, _NEVER_BROKEN_OFFSET = 0xFF, 256, 4096, 64
+_LOG = logging.getLogger("zse.backends.gpu")
 
 
 class Collectives:
@@ -82,11 +84,11 @@ class Collectives:
         with contextlib.ExitStack() as undone:
             self._failed = gpu.allocate_host(_PAGE_BYTES)
             undone.callback(self._failed.free)
-            self._failed.view[:4] = bytes(4)
+            self._failed.view[:] = bytes(_PAGE_BYTES)
             self._inbox = gpu.allocate_shared(inbox_bytes(share.ranks, programs, slot_words))
             undone.callback(self._inbox.free)
-            self._broken = gpu.map_host(link.broken_address, _PAGE_BYTES)
-            undone.callback(self._broken.free)
+            broken = self._map_broken()
+            undone.callback(self._free_broken)
             offsets_bytes = align_up(share.ranks * 8, _ALIGNMENT)
             self._own = gpu.allocate(offsets_bytes + state_bytes(programs))
             undone.callback(self._own.free)
@@ -103,7 +105,7 @@ class Collectives:
             offsets=self._own.address,
             state=self._own.address + offsets_bytes,
             failed=self._failed.address,
-            broken=self._broken.address,
+            broken=broken,
             slot_words=slot_words,
             programs=programs,
             patience_nanoseconds=int(patience_seconds * 1e9),
@@ -209,9 +211,24 @@ class Collectives:
         """Give everything back; no rank may be computing any more."""
         self._gpu.make_current()
         with contextlib.ExitStack() as rest:
-            for block in (self._failed, self._inbox, self._broken, self._own):
+            for block in (self._failed, self._inbox, self._own):
                 rest.callback(block.free)
+            rest.callback(self._free_broken)
             self._free_others()
+
+    def _map_broken(self) -> int:
+        """Return where kernels see that the group has failed: nowhere, if it cannot be mapped."""
+        self._broken: Block | None = None
+        try:
+            self._broken = self._gpu.map_host(self._link.broken_address, _PAGE_BYTES)
+        except DeviceError as error:
+            _LOG.warning("kernels wait by the clock alone for other GPUs: %s", error)
+            return self._failed.address + _NEVER_BROKEN_OFFSET
+        return self._broken.address
+
+    def _free_broken(self) -> None:
+        if self._broken is not None:
+            self._broken.free()
 
     def _free_others(self) -> None:
         while self._others:
