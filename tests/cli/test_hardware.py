@@ -101,6 +101,30 @@ def test_what_is_wrong_is_said_with_a_way_out(
     assert problem["hint"] in out
 
 
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("link", "kind", "words"),
+    [
+        ("2", "nvlink", "links    NVLink: 0-1, 0-2, 1-2\n"),
+        ("0", "none", "links    none, so one model cannot be on both: 0-1, 0-2, 1-2\n"),
+    ],
+)
+def test_links_between_gpus_are_shown(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    link: str,
+    kind: str,
+    words: str,
+) -> None:
+    monkeypatch.setenv("ZSE_STUB_DEVICES", "3")
+    monkeypatch.setenv("ZSE_STUB_LINK", link)
+    links = read_report(capsys)["links"]
+    assert links[0] == {"ordinal": 0, "other": 1, "kind": kind, "performance_rank": 0}
+    assert len(links) == 6
+    assert run(["hardware"]) == 0
+    assert words in capsys.readouterr().out
+
+
 def test_the_processor_is_shown_with_the_instructions_of_its_kernels(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

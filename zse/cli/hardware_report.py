@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SCHEMES = ("int4", "nf4", "int8", "bf16")
 """The smallest first."""
 _SHOWN_KEYS = 5
+_LINKS = {"nvlink": "NVLink", "pcie": "PCIe", "none": "none, so one model cannot be on both"}
 
 
 def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
         },
         "cuda": {"driver_version": cuda.driver_version, "problem": _as_json(cuda.problem)},
         "gpus": [_describe_gpu(gpu, settings, explicit) for gpu in cuda.gpus],
+        "links": [asdict(link) for link in cuda.links],
         "cpu_models": _models(machine.available_memory_bytes, on_gpu=False),
     }
 
@@ -155,10 +157,21 @@ def print_report(report: dict[str, Any]) -> None:
     )
     typer.echo(f"driver   {'CUDA ' + cuda['driver_version'] if cuda['driver_version'] else 'none'}")
     _print_problem(cuda["problem"])
+    _print_links(report["links"])
     for gpu in report["gpus"]:
         _print_gpu(gpu)
     if not report["gpus"]:
         _print_models("this machine's memory, on the CPU", report["cpu_models"])
+
+
+def _print_links(links: list[dict[str, Any]]) -> None:
+    """Say by what the GPUs of a pair reach each other: a line for each kind of link."""
+    kinds: dict[str, list[str]] = {}
+    for link in links:
+        if link["ordinal"] < link["other"]:
+            kinds.setdefault(link["kind"], []).append(f"{link['ordinal']}-{link['other']}")
+    for kind, pairs in kinds.items():
+        typer.echo(f"links    {_LINKS[kind]}: {', '.join(pairs)}")
 
 
 def _print_gpu(gpu: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ from zse.device.cuda.errors import CudaError, CudaRule
 from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.info import count_devices, read_info
 from zse.device.cuda.library import Driver, version_text
+from zse.device.cuda.links import read_links
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.device.facts import GpuInfo
+    from zse.device.facts import GpuInfo, GpuLink
     from zse.errors import DeviceError
 
 
@@ -37,6 +38,8 @@ class CudaSurvey:
     gpus: tuple[GpuState, ...]
     problem: DeviceError | None
     """Why there is no GPU to speak of: no driver, too old, none visible."""
+    links: tuple[GpuLink, ...] = ()
+    """How each GPU reaches each other one's memory, both directions of a pair."""
 
 
 def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
@@ -47,12 +50,14 @@ def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
         version = version_text(driver.read_version())
         driver.version()
         gpus = tuple(_look_at(driver, ordinal) for ordinal in range(count_devices(driver)))
+        links = tuple(read_links(driver))
     except CudaError as error:
         return CudaSurvey(driver_version=version, gpus=(), problem=error)
     none = CudaRule.NO_DEVICE(
         "the driver shows no GPU to this process", hint="Check CUDA_VISIBLE_DEVICES."
     )
-    return CudaSurvey(driver_version=version, gpus=gpus, problem=None if gpus else none)
+    problem = None if gpus else none
+    return CudaSurvey(driver_version=version, gpus=gpus, problem=problem, links=links)
 
 
 def _look_at(driver: Driver, ordinal: int) -> GpuState:
