@@ -104,7 +104,7 @@ def send_weights(
         return OpenedModel(reader=reader, arrival=ranks.arrival, ranks=ranks)
     try:
         arrival = begin_arrival(options, reader, phases=phases, retained=retained)
-        if arrival is None:
+        if arrival is None and not options.stream.ram_bytes:
             begin_to_map(reader)
     except BaseException:
         reader.close()

@@ -90,8 +90,8 @@ def plan_window(
             f"{memory_text(budget_bytes)} are left for weights; streaming needs at least "
             f"{memory_text(smallest.total_bytes)}: {memory_text(smallest.ends_bytes)} that stay "
             f"and {slots} slots of {memory_text(smallest.slot_bytes)} for layers",
-            hint="Allow more memory (--vram-gib), keep less KV cache (--kv-gib, --max-context), "
-            "or use a smaller quantization.",
+            hint="Allow more (--vram-gib on a GPU, --ram-gib on a CPU), keep less KV cache "
+            "(--kv-gib), or use a smaller quantization.",
         )
     if most_resident:
         chosen = _plan(header, min(most_resident, len(layers)), slots)

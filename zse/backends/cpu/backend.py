@@ -9,6 +9,7 @@ from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.cache import KVCache
 from zse.backends.cpu.execution import computed
 from zse.backends.cpu.memory import Pages
+from zse.backends.cpu.pacing import PacedWeights, say, window_of
 from zse.backends.cpu.program import Recorder
 from zse.backends.cpu.ranks import Meetings, ShareOfFile
 from zse.backends.cpu.registers import Registers
@@ -31,6 +32,7 @@ from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
 from zse.kernels.native.codes import Register
 from zse.kernels.native.library import load, spin_nanoseconds
+from zse.stream.opening import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +43,11 @@ if TYPE_CHECKING:
     from zse.backends.operations import Forward
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
+    from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
     from zse.models.spec import HeadSpec, ModelSpec, Pooling
     from zse.options import LoadOptions
+    from zse.stream.fit import WindowPlan
 
 
 class Logits(NamedTuple):
@@ -125,7 +129,10 @@ class CPUBackend(Recorder):
         )
         self._meetings: Meetings | None = None
         self._pages: PageArrival | None = None
-        if part is None:
+        plan = None if part is not None else window_of(reader, options.stream, machine)
+        if plan is not None:
+            self.pace(self._begin_pacing(reader, plan, machine))
+        elif part is None:
             self._pages = self._begin_arrival(machine.available_memory_bytes)
         else:
             self._meetings = Meetings(
@@ -148,6 +155,13 @@ class CPUBackend(Recorder):
         if self._weight_bytes > room_bytes:
             return None
         return PageArrival(*self._weights.span(without=self._spec.gathered))
+
+    def _begin_pacing(
+        self, reader: ZSEReader, plan: WindowPlan, machine: DeviceInfo
+    ) -> PacedWeights:
+        say(plan)
+        is_larger = self._weight_bytes > machine.available_memory_bytes
+        return PacedWeights(reader, source_of(reader), plan, drops_cache=is_larger)
 
     # --- the pass ------------------------------------------------------------------------------
 
@@ -180,7 +194,9 @@ class CPUBackend(Recorder):
 
     def pool(self, step: TextStep, _residual: Register, pooling: Pooling) -> list[list[float]]:
         head, width = self._spec.head, self._spec.hidden_size
-        program = text_program(self._recording, self.ends, head, pooling, width=width)
+        program = text_program(
+            self._recording, self.ends, head, pooling, width=width, stretches=self._stretches()
+        )
         if head.classifier is not None:
             width = head.classifier.output.weight.shape[0]
         return [
@@ -306,6 +322,8 @@ class CPUBackend(Recorder):
     def close(self) -> None:
         if self._pages is not None:
             self._pages.close()
+        if self._paced is not None:
+            self._paced.close()
         self.drop()
         self._programs.clear()
         self._adapting = None

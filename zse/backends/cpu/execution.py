@@ -39,7 +39,7 @@ def computed(
         at_once: Rows of logits that are computed at once where ``logits`` says where they go; 0:
             all.
     """
-    run, handle, structure = pool.library.run, pool.handle, byref(registers.step)
+    run, handle, structure = program.run_by(pool.library.run), pool.handle, byref(registers.step)
     most = (at_once or len(wanted)) if logits else registers.most_wanted
     for first, end in step.pieces():
         place, behind = bisect_left(wanted, first), bisect_left(wanted, end)

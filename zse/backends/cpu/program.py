@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from ctypes import POINTER, addressof, pointer, sizeof
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.adapters import adapted_linears, most_parts
@@ -25,15 +26,19 @@ from zse.backends.cpu.embedding import Embedding
 from zse.backends.cpu.latent import record_queries, record_values
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import LowRankProducts, Recording
+from zse.backends.cpu.stretches import MarkedLayer, Stretches
 from zse.backends.handles import EndWeights, LayerWeights
 from zse.backends.key_factors import key_factors
 from zse.backends.kv_dtypes import dtypes_of, is_narrow
 from zse.backends.operations import is_attention, kept_by
 from zse.kernels.native import codes, structs
 from zse.kernels.native.codes import Kind, Register, RowSet
+from zse.stream.fit import LAYER_PREFIX
 
 if TYPE_CHECKING:
+    from zse.backends.cpu.pacing import PacedWeights
     from zse.backends.cpu.step import Step
+    from zse.backends.cpu.stretches import Run
     from zse.backends.cpu.weights import Weights
     from zse.backends.handles import LayerInputsWeights, LayerInputWeights
     from zse.models.layer_spec import (
@@ -49,7 +54,13 @@ if TYPE_CHECKING:
 class Program:
     """Operations in the order of their execution: those of the layers, then those of the head."""
 
-    def __init__(self, layers: list[structs.Operation], head: list[structs.Operation]) -> None:
+    def __init__(
+        self,
+        layers: list[structs.Operation],
+        head: list[structs.Operation],
+        stretches: Stretches | None = None,
+    ) -> None:
+        self._stretches = stretches
         self.num_layers = len(layers)
         self.num_head = len(head)
         self.num_operations = self.num_layers + self.num_head
@@ -57,6 +68,12 @@ class Program:
         first = addressof(self.operations) + self.num_layers * sizeof(structs.Operation)
         self.head = ctypes.cast(first, POINTER(structs.Operation))
         """The head's alone, for more wanted rows than are computed at once."""
+
+    def run_by(self, run: Run) -> Run:
+        """Return what runs the operations: ``run`` itself, or stretch by stretch."""
+        if self._stretches is None:
+            return run
+        return partial(self._stretches.run, run, self.operations)
 
 
 class Recorder(MixtureRecorder):
@@ -101,7 +118,10 @@ class Recorder(MixtureRecorder):
             else bind_layer_inputs(inputs, weights.matrix(inputs.table), weights),
         )
         bound = [bind_layer(layer, weights) for layer in spec.layers]
-        self._scopes = [contextlib.nullcontext(layer) for layer in bound]
+        self._scopes: list[contextlib.AbstractContextManager[LayerWeights]] = [
+            contextlib.nullcontext(layer) for layer in bound
+        ]
+        self._paced: PacedWeights | None = None
         self._ropes = {rope: Rope(rope) for rope in ropes_of(spec)}
         factors = key_factors(spec, weights.numbers) if is_narrow(kv_dtype) else {}
         self._key_factors = factors
@@ -145,6 +165,7 @@ class Recorder(MixtureRecorder):
     def embed(self, step: Step | None, _embedding: structs.Matrix, scale: float) -> Register:
         recording = self._recording
         recording.take()
+        recording.take_marks()
         adapts = step is not None and step.adapters is not None
         recording.low_rank = self._low_rank if adapts else None
         for rope, register in zip(self._ropes.values(), ROTARY_REGISTERS, strict=False):
@@ -301,7 +322,7 @@ class Recorder(MixtureRecorder):
     def with_head(self, head: HeadSpec, *, samples: bool = False) -> Program:
         """Return what was recorded, and the logits of the wanted rows behind it."""
         recording, matrix = self._recording, self.ends.head
-        layers = recording.take()
+        layers, stretches = recording.take(), self._stretches()
         wanted = RowSet.WANTED
         # Logits are scaled by scaling what they are products of.
         normed = recording.normed(
@@ -323,4 +344,16 @@ class Recorder(MixtureRecorder):
         if samples:
             width = self._vocab_size
             recording.record(Kind.SAMPLE, logits, input=logits, width=width, row_set=wanted)
-        return Program(layers, recording.take())
+        return Program(layers, recording.take(), stretches)
+
+    def pace(self, paced: PacedWeights) -> None:
+        """Have the layers that stream waited for, and let go."""
+        self._paced = paced
+        for index, scope in enumerate(self._scopes):
+            number = paced.number_of(f"{LAYER_PREFIX}{index}")
+            if number is not None:
+                self._scopes[index] = MarkedLayer(self._recording, number, scope.__enter__())
+
+    def _stretches(self) -> Stretches | None:
+        marks = self._recording.take_marks()
+        return Stretches(self._paced, marks) if self._paced is not None and marks else None

@@ -6,7 +6,7 @@ A handle that a model's program passes on is the register that a result is in.
 from __future__ import annotations
 
 from ctypes import pointer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zse.kernels.native import codes, structs
 from zse.kernels.native.codes import ACTIVATION_GROUP, Kind, Register, RowSet
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from zse.models.spec import HeadRows
 
 _PLAIN = frozenset({codes.Scheme.FP32, codes.Scheme.FP16, codes.Scheme.BF16})
+
+
+Mark: TypeAlias = tuple[int, int, bool]
+"""After so many operations, which layer that streams is entered, or left."""
 
 
 class LowRankProducts(NamedTuple):
@@ -41,6 +45,7 @@ class Recording:
         self.low_rank: LowRankProducts | None = None
         """What is recorded behind products for sequences with adapters; None: nothing."""
         self._operations: list[structs.Operation] = []
+        self._marks: list[Mark] = []
         self._quantized: tuple[Register, int] | None = None
         """The register whose rows are there as int8, and the columns of their groups."""
 
@@ -49,6 +54,15 @@ class Recording:
         operations, self._operations = self._operations, []
         self._quantized = None
         return operations
+
+    def mark(self, number: int, *, is_entry: bool) -> None:
+        """Remember that a layer that streams is entered or left here."""
+        self._marks.append((len(self._operations), number, is_entry))
+
+    def take_marks(self) -> list[Mark]:
+        """Return what was marked, and begin anew."""
+        marks, self._marks = self._marks, []
+        return marks
 
     def record(
         self, kind: Kind, output: Register, *, scale: float = 1.0, **fields: Any

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from zse.backends.cpu.recording import Recording
     from zse.backends.cpu.registers import Registers
+    from zse.backends.cpu.stretches import Stretches
     from zse.backends.handles import EndWeights
     from zse.kernels.native.library import Pool
     from zse.models.spec import HeadSpec, Pooling
@@ -55,7 +56,13 @@ class TextStep(Step):
 
 
 def text_program(
-    recording: Recording, ends: EndWeights, head: HeadSpec, pooling: Pooling, *, width: int
+    recording: Recording,
+    ends: EndWeights,
+    head: HeadSpec,
+    pooling: Pooling,
+    *,
+    width: int,
+    stretches: Stretches | None = None,
 ) -> Program:
     """Return what was recorded of the layers, and behind it what makes numbers of each text.
 
@@ -77,7 +84,7 @@ def text_program(
             norm = pointer(weights.norm)
             recording.record(Kind.NORM, inner, input=inner, norm=norm, width=width, **texts)
         recording.multiply(inner, weights.output, vectors, **texts)
-    return Program(recording.take(), [])
+    return Program(recording.take(), [], stretches)
 
 
 def computed_texts(
@@ -105,7 +112,7 @@ def computed_texts(
             types_address + 4 * first,
             0,
         )
-        pool.library.run(
+        program.run_by(pool.library.run)(
             pool.handle, program.operations, program.num_operations, byref(registers.step)
         )
         yield num_texts
