@@ -177,6 +177,47 @@ class FleetOptions(Checked):
 
 
 @record
+class PeerOptions(Checked):
+    """Weights from replicas that are ready, and for replicas that start."""
+
+    share_weights: bool = described(
+        False, "Give this server's .zse file to replicas that know the peers' secret"
+    )
+    share_port: int = described(
+        8001, "Port where replicas get it", unset="a free one", most=MAX_PORT
+    )
+    share_connections: int = described(
+        8, "Replicas' connections at once; others are told to come again", least=1, most=1024
+    )
+    share_gbit: float = described(
+        0.0, "Most that is sent to replicas", unit="Gbit/s", unset="as much as goes"
+    )
+    peers: tuple[str, ...] = described(
+        (),
+        "A replica that shares its weights, http://HOST:PORT; a model behind an address comes from "
+        "replicas first, and from its address where they do not bring it",
+        key="peer",
+    )
+    peers_from: str = described(
+        "",
+        "A name whose addresses are replicas, NAME or NAME:PORT, such as a headless service of "
+        "Kubernetes",
+        unset="none",
+    )
+    secret: str = described(
+        "", "What all replicas know, 16 bytes or more", key="peer_secret", is_secret=True
+    )
+    secret_file: str = described(
+        "", "A mounted secret that holds it", key="peer_secret_file", unset="none"
+    )
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether replicas are asked."""
+        return bool(self.peers or self.peers_from)
+
+
+@record
 class ServeOptions(Checked):
     """One start of the server."""
 
@@ -208,6 +249,7 @@ class ServeOptions(Checked):
         unset="nowhere",
     )
     fleet: FleetOptions = FleetOptions()
+    peering: PeerOptions = PeerOptions()
     loras: tuple[str, ...] = described(
         (), "A LoRA adapter that requests may name, NAME=FOLDER in PEFT's form", key="lora"
     )

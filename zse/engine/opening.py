@@ -123,6 +123,10 @@ def _open_file(
     named = resolve_model(model)
     if isinstance(named, LocalFile):
         return ZSEReader(named.path)
+    if isinstance(named, RemoteFile) and settings.serve.peering.are_wanted:
+        from zse.stream.peers.opening import open_shared
+
+        return open_shared(named.location, settings, is_streamed=runs_on_gpu(options.device.name))
     if isinstance(named, RemoteFile):
         # Several devices would each fetch what they share: the file is fetched once for all.
         if runs_on_gpu(options.device.name) and options.ranks.tensor_parallel == 1:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from zse.serve.http.rules import HTTPRules
     from zse.serve.http.server import HTTPServer
     from zse.serve.ledger import Ledger
+    from zse.serve.sharing import Sharing
     from zse.serve.state import LoadedModel
     from zse.serve.telemetry.tracing import Tracing
     from zse.server_options import ServeOptions, TelemetryOptions
@@ -75,6 +76,10 @@ def serve(
             from zse.serve.admin.places import Places
 
             Places(options.model, options.places)  # what is none is told now, not at a request
+        if options.peering.share_weights:
+            from zse.stream.peers.proof import read_secret
+
+            read_secret(options.peering.secret, options.peering.secret_file)
         tracing = _open_tracing(options.telemetry)
     except ZSEError as error:
         return _refuse(error, settings)
@@ -153,6 +158,7 @@ class ServerProcess:
         self._exit_code = 0
         self._is_answering = threading.Event()
         self._drainer: asyncio.Task[None] | None = None
+        self._sharing: Sharing | None = None
 
     def start_loading(self, load: Callable[[AppState], LoadedModel]) -> None:
         """Load the model in a thread that ends with the process."""
@@ -163,6 +169,8 @@ class ServerProcess:
         self._server = server
         if self._exit_code == 0:  # else the load failed before there was a server to stop
             asyncio.run(self._serve(server, listener))
+        if self._sharing is not None:
+            self._sharing.close()
         for entry in self._state.models:
             self._close(entry.model)
         self._state.audit.close()
@@ -191,8 +199,21 @@ class ServerProcess:
         chats = model.template is not None
         ledger = state.ledger.to_json()
         asks = state.access.asks_for_key
+        self._share(model)
         told = {**facts, "chats": chats, "asks_for_key": asks, "cold_start_ms": ledger}
         LOG.info("ready", extra=told)
+
+    def _share(self, model: LoadedModel) -> None:
+        """Give the model's file to replicas that start, where that is wanted; never fail by it."""
+        options = self._state.options
+        if not options.peering.share_weights:
+            return
+        from zse.serve.sharing import begin_sharing
+
+        try:
+            self._sharing = begin_sharing(model, options)
+        except ZSEError as error:
+            LOG.warning("weights are not shared: %s", error, extra={"hint": error.hint})
 
     def _close(self, model: LoadedModel) -> None:
         try:

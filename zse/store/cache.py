@@ -50,12 +50,23 @@ class Cache:
         self._cache_dir = settings.cache_dir
         self._settings = settings
 
-    def fetch(self, url: str | Location, progress: Progress | None = None) -> Path:
+    def fetch(
+        self,
+        url: str | Location,
+        progress: Progress | None = None,
+        *,
+        copy: Callable[[Path], object] | None = None,
+    ) -> Path:
         """Return the local copy of an object, fetching it when it is not there.
 
         The copy stays until this process ends: nothing evicts it meanwhile. An object that was
         replaced since has another version, and so another local name. Processes that ask for one
         object at the same time fetch it once: the others wait.
+
+        Args:
+            url: The object.
+            progress: Told how far it is.
+            copy: Writes the object's bytes to a path, whole or not at all, if not its store does.
 
         Raises:
             NotFoundError: There is no such object.
@@ -66,13 +77,16 @@ class Cache:
         store = open_store(url, self._settings)
         identity = identity_of(store)
 
-        def copy(path: Path) -> None:
+        def write(path: Path) -> None:
             self._make_room(store, path)
             self._note(path, str(store.location))
+            if copy is not None:
+                copy(path)
+                return
             # The store that gave the name: it refuses the bytes of a newer object.
             copy_object(store, PartialWriter(path, identity), progress)
 
-        return self._obtain(identity[:_NAME_DIGITS] + _suffix(store), copy)
+        return self._obtain(identity[:_NAME_DIGITS] + _suffix(store), write)
 
     def make(self, name: str, origin: str, write: Callable[[Path], object]) -> Path:
         """Return a model that this machine makes, making it when it is not there.

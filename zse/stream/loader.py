@@ -22,7 +22,7 @@ from zse.stream.copier import ChunkCopier
 from zse.stream.native import NativeLoad
 from zse.stream.options import LoaderOptions, LoadReport, options_for
 from zse.stream.plan import ReadPlan, plan_reads
-from zse.stream.progress import LoadProgress
+from zse.stream.progress import HeldChunks, LoadProgress
 from zse.stream.source import LocalSource
 from zse.stream.turns import short_turns
 
@@ -128,19 +128,20 @@ class RegionLoad:
             thread.join()
 
     def _run(self) -> None:
+        held = HeldChunks(self._progress.landed)
         copier = ChunkCopier(
             self._gpu,
             self._source,
             self._destination,
             buffer_bytes=self._plan.largest_chunk_bytes,
             num_buffers=self._options.buffers_per_thread,
-            landed=self._progress.landed,
+            landed=held.landed,
         )
         try:
             self._gpu.make_current()
             try:
                 with short_turns():
-                    self._copy_all(copier)
+                    self._copy_all(copier, held)
             finally:
                 copier.close()
         except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
@@ -149,10 +150,10 @@ class RegionLoad:
             for phase, spent in copier.seconds.items():
                 self._seconds[phase] += spent
 
-    def _copy_all(self, copier: ChunkCopier) -> None:
+    def _copy_all(self, copier: ChunkCopier, held: HeldChunks) -> None:
         while (work := self._progress.next_work()) is not None:
             if self._options.is_verified:
-                self._copy_checked(copier, work)
+                self._copy_checked(copier, work, held)
             else:
                 for chunk in work:
                     copier.copy(chunk)
@@ -161,15 +162,29 @@ class RegionLoad:
         with self._lock:  # before the buffers are freed, which takes a while
             self._ended = max(self._ended, time.perf_counter())
 
-    def _copy_checked(self, copier: ChunkCopier, chunks: tuple[Chunk, ...]) -> None:
+    def _copy_checked(
+        self, copier: ChunkCopier, chunks: tuple[Chunk, ...], held: HeldChunks
+    ) -> None:
+        """Copy a group, again where its source knows better bytes than those that came."""
         group = self._plan.groups[chunks[0].group]
-        digest = hashlib.sha256()
-        for chunk in chunks:
-            if self._progress.error is not None:
-                return
-            copier.copy(chunk, digest.update)
         where = f"group {group.name} of {self._source.name}"
+        distrust = getattr(self._source, "distrust", None)
+        if distrust is not None:
+            held.hold(chunks[0].group)
+        while True:
+            digest = hashlib.sha256()
+            for chunk in chunks:
+                if self._progress.error is not None:
+                    return
+                copier.copy(chunk, digest.update)
+            if digest.hexdigest() == group.sha256 or distrust is None:
+                break
+            copier.finish()
+            held.forget()
+            if not distrust(chunks[0].offset_bytes, sum(each.length_bytes for each in chunks)):
+                break
         check_sha256(where, digest.hexdigest(), group.sha256)
+        held.let_go()
 
     def _stop(self, error: BaseException) -> None:
         if self._progress.fail(error):

@@ -54,6 +54,35 @@ class LoadProgress:
             return True
 
 
+class HeldChunks:
+    """Keeps one thread's chunks from being told of until their group is known to be right."""
+
+    def __init__(self, landed: Callable[[Chunk], None]) -> None:
+        self._landed = landed
+        self._group = -1
+        self._held: list[Chunk] = []
+
+    def landed(self, chunk: Chunk) -> None:
+        if chunk.group == self._group:
+            self._held.append(chunk)
+        else:
+            self._landed(chunk)
+
+    def hold(self, group: int) -> None:
+        """Begin with a group; nothing of another is held."""
+        self._group = group
+
+    def forget(self) -> None:
+        """Take nothing of it for landed: it comes again."""
+        self._held = []
+
+    def let_go(self) -> None:
+        """Tell of what was held; the rest is told of as it lands."""
+        held, self._held, self._group = self._held, [], -1
+        for chunk in held:
+            self._landed(chunk)
+
+
 def _shares(plan: ReadPlan, *, by_group: bool) -> Iterator[tuple[Chunk, ...]]:
     for group in plan.groups:
         if by_group:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse.errors import FormatError
 from zse.format.container import PREFIX_BYTES, check_digest
 from zse.format.errors import Misuse
 from zse.format.model_file import ModelFile
@@ -85,10 +86,17 @@ class RemoteReader(ModelFile):
             self.source.close()
 
     def _fetch(self, section: Section) -> bytes:
-        data = self._read(section.offset_bytes, section.length_bytes)
         where = f"section {section.name} of {self.path}"
-        check_digest(where, memoryview(data), 0, len(data), section.sha256)
-        return data
+        distrust = getattr(self.source, "distrust", None)
+        while True:
+            data = self._read(section.offset_bytes, section.length_bytes)
+            try:
+                check_digest(where, memoryview(data), 0, len(data), section.sha256)
+            except FormatError:
+                if not (distrust and distrust(section.offset_bytes, section.length_bytes)):
+                    raise
+            else:
+                return data
 
     def _read(self, offset_bytes: int, length_bytes: int) -> bytes:
         buffer = bytearray(length_bytes)

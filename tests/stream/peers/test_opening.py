@@ -1,0 +1,124 @@
+"""A model behind an address is opened from replicas: for a device, or into the cache for a CPU."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from tests.stream.peers.conftest import SECRET, answering
+from tests.stream.peers.test_striped import loaded, misbehaving
+from zse.errors import StoreError, UsageError
+from zse.server_options import PeerOptions
+from zse.settings import load_settings
+from zse.store.location import parse_location
+from zse.stream.peers import opening
+from zse.stream.peers.opening import open_shared, peer_urls
+from zse.stream.peers.striped import StripedSource
+
+
+@pytest.fixture
+def settings(tmp_path):
+    def make(*ports, **options):
+        given = {"peers": tuple(f"http://127.0.0.1:{port}" for port in ports), **options}
+        peering = PeerOptions(secret=SECRET.decode(), **given)
+        found = load_settings()
+        serve = replace(found.serve, peering=peering)
+        return replace(found, serve=serve, cache_dir=tmp_path / "cache")
+
+    return make
+
+
+def origin_bytes(cluster):
+    """Bytes that the origin was asked for, as its requests say."""
+    spans = [one.removeprefix("bytes=").split("-") for one in cluster.origin.requests if one]
+    size = len(cluster.data)
+    return sum(min(int(last), size - 1) + 1 - int(first) for first, last in spans)
+
+
+def test_a_cpus_file_comes_from_replicas_into_the_cache(cluster, settings, monkeypatch):
+    monkeypatch.setattr("zse.store.http.ranged.PREFIX_BYTES", 1024)
+    shared = cluster.share()
+    location = parse_location(cluster.url)
+    with open_shared(location, settings(shared.port), is_streamed=False) as reader:
+        reader.verify()
+        assert reader.path.read_bytes() == cluster.data
+    assert shared.num_bytes > 700_000, "all but the zeros before the weights"
+    before = shared.num_bytes
+    with open_shared(location, settings(shared.port), is_streamed=False) as reader:
+        reader.verify()
+    assert shared.num_bytes == before, "what is in the cache is not fetched again"
+
+
+@pytest.mark.parametrize("how", ["lies", "dies"])
+def test_a_bad_replica_leaves_no_bad_file(cluster, settings, how):
+    good = cluster.share()
+    with answering(misbehaving(cluster, how)) as port:
+        found = settings(port, good.port)
+        with open_shared(parse_location(cluster.url), found, is_streamed=False) as reader:
+            reader.verify()
+            assert reader.path.read_bytes() == cluster.data
+
+
+def test_an_origin_that_is_damaged_is_an_error_and_leaves_nothing(cluster, settings):
+    damaged = bytearray(cluster.data)
+    damaged[-100] ^= 1
+    cluster.origin.data = bytes(damaged)
+    found = settings()
+    with pytest.raises(Exception, match="SHA-256"):
+        open_shared(parse_location(cluster.url), found, is_streamed=False)
+    assert not list((found.cache_dir / "models").glob("*.zse"))
+    assert not list((found.cache_dir / "models").glob(".*.part"))
+
+
+def test_a_device_is_fed_from_replicas_and_sections_are_held_to_their_digests(cluster, settings):
+    good = cluster.share()
+    with answering(misbehaving(cluster, "lies")) as port:
+        found = settings(port, good.port)
+        with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+            assert bytes(reader.section("large.bin")) in cluster.data
+            assert isinstance(reader.source, StripedSource)
+            assert loaded(cluster, reader.source)
+
+
+def test_an_origin_that_is_gone_is_an_error_though_replicas_are_there(cluster, settings):
+    shared = cluster.share()
+    location = parse_location(cluster.url + "x")
+    with pytest.raises((StoreError, Exception), match="does not exist"):
+        open_shared(location, settings(shared.port), is_streamed=True)
+
+
+def test_a_name_is_looked_up_and_says_where_replicas_are(monkeypatch):
+    asked = []
+
+    def look_up(host, port, **_):
+        asked.append((host, port))
+        if host == "own":
+            return [(0, 0, 0, "", ("10.0.0.9", 0))]
+        if host == "absent":
+            raise socket.gaierror(-2, "unknown")
+        hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.9", "fd00::1"]
+        return [(0, 0, 0, "", (each, port)) for each in hosts]
+
+    monkeypatch.setattr(opening.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(opening.socket, "gethostname", lambda: "own")
+    found = peer_urls(PeerOptions(peers_from="zse-peers"))
+    assert sorted(found) == [
+        "http://10.0.0.1:8001",
+        "http://10.0.0.2:8001",
+        "http://[fd00::1]:8001",
+    ]
+    assert asked[0] == ("zse-peers", 8001)
+    assert peer_urls(PeerOptions(peers_from="zse-peers:9"))[0].endswith(":9")
+    assert peer_urls(PeerOptions(peers_from="absent")) == []
+    for name in (":1", "a:b", "a:0", "a:70000"):
+        with pytest.raises(UsageError):
+            peer_urls(PeerOptions(peers_from=name))
+
+
+def test_of_many_replicas_a_few_are_asked_and_not_the_same_by_all():
+    many = tuple(f"http://10.0.0.{number}:1" for number in range(1, 60))
+    chosen = {frozenset(peer_urls(PeerOptions(peers=many))) for _ in range(20)}
+    assert {len(each) for each in chosen} == {8}
+    assert len(chosen) > 10

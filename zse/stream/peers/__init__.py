@@ -1,0 +1,1 @@
+"""A ready replica is a source: ranges of its file, behind a shared secret, held to digests."""
