@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def sharing(file):
 
 
 def say(sharing, data: bytes) -> bytes:
-    """Send bytes and return what comes until the connection ends, or nothing more comes."""
+    """Send bytes and return what comes until the connection ends; when nobody else is served."""
+    while sharing._open:
+        time.sleep(0.005)
     with socket.create_connection(("127.0.0.1", sharing.port), timeout=5) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -111,6 +114,7 @@ def test_more_connections_than_allowed_are_told_to_come_again(sharing):
         connection.sendall(request(sharing))
         assert connection.recv(4096).startswith(b"HTTP/1.1 206")
     with socket.create_connection(("127.0.0.1", sharing.port), timeout=5) as third:
+        third.sendall(request(sharing))
         assert third.recv(4096).startswith(b"HTTP/1.1 503")
     for connection in held:
         connection.close()

@@ -29,6 +29,8 @@ from zse.stream.peers.proof import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zse.format.reader import OpenFile
     from zse.serve.state import LoadedModel
     from zse.server_options import ServeOptions
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 IDLE_SECONDS = 30.0
 """How long a connection may say nothing, or take nothing."""
+_BUSY_SECONDS = 2.0
+_MOST_TURNED_AWAY = 32
 _MAX_HEAD_BYTES = 8192
 _PIECE_BYTES = 1 << 20
 _NICENESS = 10
@@ -103,7 +107,9 @@ class Sharing:
         self._path = PATH + identity
         self._secret = secret
         self._check = RequestCheck(secret)
-        self._room = threading.BoundedSemaphore(most_connections)
+        most = (most_connections, _MOST_TURNED_AWAY)
+        self._rooms = [threading.BoundedSemaphore(each) for each in most]
+        """For those that are served, and for those that are told to come again."""
         self._pace = _Pace(most_bytes_a_second)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -134,19 +140,34 @@ class Sharing:
                 connection, _ = self._listener.accept()
             except OSError:
                 break
-            if not self._room.acquire(blocking=False):
-                self._turn_away(connection)
+            room = next((each for each in self._rooms if each.acquire(blocking=False)), None)
+            if room is None:
+                connection.close()
                 continue
             with self._lock:
                 self._open.add(connection)
+            work = self._serve if room is self._rooms[0] else self._turn_away
             thread = threading.Thread(
-                target=self._serve, args=(connection,), name="peers-share", daemon=True
+                target=self._within, args=(work, room, connection), name="peers-share", daemon=True
             )
             try:
                 thread.start()
             except RuntimeError:  # no more threads
-                self._end(connection)
+                self._end(connection, room)
         self._file.close()
+
+    def _within(
+        self,
+        work: Callable[[socket.socket], None],
+        room: threading.Semaphore,
+        connection: socket.socket,
+    ) -> None:
+        try:
+            work(connection)
+        except OSError:
+            pass  # it left, or took too long
+        finally:
+            self._end(connection, room)
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -158,11 +179,8 @@ class Sharing:
             connection.settimeout(IDLE_SECONDS)
             while not self._is_closed and self._answer(connection, file.fd):
                 pass
-        except OSError:
-            pass  # it left, or took too long
         finally:
             file.close()
-            self._end(connection)
 
     def _answer(self, connection: socket.socket, file: int) -> bool:
         """Answer one request; return whether another may follow."""
@@ -219,15 +237,16 @@ class Sharing:
                 self.num_bytes += sent
 
     def _turn_away(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            connection.settimeout(1.0)
-            _refuse(connection, 503, "Busy", "Retry-After: 1\r\n")
+        """Say that there is no room, when the request is read: else it would be a broken line."""
+        connection.settimeout(_BUSY_SECONDS)
+        _read_head(connection)
+        _refuse(connection, 503, "Busy", "Retry-After: 1\r\n")
 
-    def _end(self, connection: socket.socket) -> None:
+    def _end(self, connection: socket.socket, room: threading.Semaphore) -> None:
+        connection.close()
+        room.release()
         with self._lock:
             self._open.discard(connection)
-        connection.close()
-        self._room.release()
 
 
 class _Pace:

@@ -55,6 +55,7 @@ class StripedSource:
         self._stopped = threading.Event()
         self._of_unit: dict[int, Peer] = {}
         self._brought: dict[int, set[Peer]] = {}
+        self._liars: set[Peer] = set()
         self.origin_bytes = 0
         """Bytes that came from the origin."""
         self.peer_bytes = 0
@@ -110,9 +111,12 @@ class StripedSource:
         first = bisect.bisect_right(self._starts, offset_bytes)
         last = bisect.bisect_right(self._starts, offset_bytes + max(length_bytes, 1) - 1)
         with self._changed:
-            liars = {
+            brought = {
                 peer for unit in range(first, last + 1) for peer in self._brought.pop(unit, set())
             }
+            # Of one that is known to lie a part may have been there when that became known.
+            liars = brought & self._liars or brought
+            self._liars |= liars
         for peer in liars:
             self._drop(peer, "what it brought has another digest")
         return bool(liars)
