@@ -19,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     wake_driver(given)
+    from zse.start_pack import use_pack
+
+    use_pack()
     from zse.serve.command_line import run
 
     return run(given)

@@ -297,8 +297,12 @@ class ServerProcess:
         while not self._state.is_ready:
             await asyncio.sleep(WATCH_SECONDS)
         await asyncio.sleep(WARM_SECONDS)
+        imported = dict(sys.modules)  # by a start and a first answer, which more is no part of
         await asyncio.to_thread(self._state.metrics.warm)
         await asyncio.to_thread(warm)
+        from zse.serve.packing import refresh_pack
+
+        await asyncio.to_thread(refresh_pack, imported)
 
     async def _watch_engine(self) -> None:
         """End the process when an engine has crashed: nothing in it can be answered any more."""

@@ -1,0 +1,92 @@
+"""Writes the modules that a start has imported into one file: see ``zse.start_pack``.
+
+The byte code is what Python has in ``__pycache__`` already, and lies there, under the same rules:
+none is written where Python writes none (``-B``, a folder that cannot be written to).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import marshal
+import os
+import sys
+import tempfile
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zse import start_pack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from zse.start_pack import Entry
+
+_ENOUGH_SHARE = 0.95
+"""A pack that has so much of what a start imports is left as it is."""
+
+
+def refresh_pack(imported: Mapping[str, ModuleType]) -> bool:
+    """Write a pack of what was imported, with what the one in use has; whether it was written.
+
+    Nothing that stands in its way is an error.
+    """
+    if sys.dont_write_bytecode or sys.pycache_prefix is not None:
+        return False
+    wanted = _importable(imported)
+    used = start_pack.in_use()
+    if used is not None:
+        known = used.index.keys() - used.stale
+        if len(known & wanted.keys()) >= _ENOUGH_SHARE * len(wanted):
+            return False
+        wanted |= {name: file for name, (file, *_) in used.index.items() if name not in wanted}
+    with contextlib.suppress(OSError):
+        _write(Path(start_pack.pack_path()), start_pack.packed(*_collected(wanted)))
+        return True
+    return False
+
+
+def _importable(modules: Mapping[str, ModuleType]) -> dict[str, str]:
+    """Return the files of modules that came from a source with byte code."""
+    found = {}
+    for name, module in modules.items():
+        spec = getattr(module, "__spec__", None)
+        if spec is None or spec.name != name or not spec.origin:
+            continue
+        if isinstance(spec.loader, SourceFileLoader):
+            found[name] = spec.origin
+    return found
+
+
+def _collected(wanted: dict[str, str]) -> tuple[dict[str, Entry], bytes]:
+    index: dict[str, Entry] = {}
+    codes = bytearray()
+    for name, file in sorted(wanted.items()):
+        is_package = file.endswith("/__init__.py")
+        try:
+            facts = Path(file).stat()
+            code = SourceFileLoader(name, file).get_code(name)
+        except (OSError, ImportError, SyntaxError):
+            continue
+        if code is None or not Path(importlib.util.cache_from_source(file)).is_file():
+            continue  # what Python itself keeps no byte code of
+        content = marshal.dumps(code)
+        entry = (file, is_package, facts.st_mtime_ns, facts.st_size, len(codes), len(content))
+        index[name] = entry
+        codes += content
+    return index, bytes(codes)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole; who may write beside it could have changed the byte code, too."""
+    handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
