@@ -1,6 +1,6 @@
 """Sums over the GPUs of one host: alone, fused with the norm, of prompts, and joined logits.
 
-    scripts/bench/allreduce.py [--ranks 2] [--pack PACK] [--check]
+    scripts/bench/allreduce.py [--ranks 2] [--pack PACK] [--check] [--nccl]
 
 Each rank is a process; each figure is of a captured graph of many, launch included, the fastest of
 some, as the slowest rank saw it. Without PACK the kernels that it needs are compiled first. The
@@ -120,7 +120,37 @@ def measure(rank: Rank) -> dict[str, float]:
     return found
 
 
-def of_rank(pack: Path, *, check: bool) -> None:
+def nccl_us(rank: Rank) -> dict[str, float]:
+    """Return microseconds of NCCL's sums of bfloat16, without multicast, by torch's hands."""
+    os.environ |= {"NCCL_NVLS_ENABLE": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571"}
+    import torch
+    from torch import distributed
+
+    torch.cuda.set_device(rank.rank)
+    distributed.init_process_group("nccl", rank=rank.rank, world_size=rank.ranks)
+    found = {}
+    for rows in (1, 64, *(rows for rows, _ in MANY_ROWS)):
+        values = torch.zeros(rows, HIDDEN, dtype=torch.bfloat16, device="cuda")
+        count = 100 if rows <= 64 else 8
+        distributed.all_reduce(values)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                distributed.all_reduce(values)
+        times = []
+        for _ in range(REPEATS):
+            torch.cuda.synchronize()
+            rank.mesh.barrier()
+            began = time.perf_counter()
+            graph.replay()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) / count * 1e6)
+        found[f"NCCL as bf16 {rows} x {HIDDEN}"] = min(times)
+    return found
+
+
+def of_rank(pack: Path, *, check: bool, nccl: bool) -> None:
     rank = Rank(pack)
     told: dict[str, object] = {"ranks": rank.ranks, "gpu": rank.gpu.info.name}
     if check:
@@ -131,8 +161,9 @@ def of_rank(pack: Path, *, check: bool) -> None:
         rank.collectives.close()
         rank.open(10)
     told["link"] = "" if rank.ranks < 2 else rank.gpu.link_to((rank.rank + 1) % rank.ranks).kind
-    told["us"] = measure(rank)
+    measured = measure(rank)
     rank.collectives.check()
+    told["us"] = measured | (nccl_us(rank) if nccl else {})
     rank.gpu.close()
     print(json.dumps(told))
 
@@ -163,13 +194,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--check", action="store_true", help="check results and bad days first")
+    parser.add_argument("--nccl", action="store_true", help="time NCCL beside; needs torch")
     arguments = parser.parse_args()
     if rank_mesh.VARIABLE in os.environ:
-        of_rank(arguments.pack, check=arguments.check)
+        of_rank(arguments.pack, check=arguments.check, nccl=arguments.nccl)
         return
     with tempfile.TemporaryDirectory() as folder:
         pack = arguments.pack or compiled(folder)
-        command = [__file__, "--pack", str(pack), *(["--check"] if arguments.check else [])]
+        flags = [f"--{name}" for name in ("check", "nccl") if getattr(arguments, name)]
+        command = [__file__, "--pack", str(pack), *flags]
         outputs = rank_mesh.run(command, arguments.ranks)
     told = [json.loads(output.splitlines()[-1]) for output in outputs]
     slowest = {name: max(each["us"][name] for each in told) for name in told[0]["us"]}
