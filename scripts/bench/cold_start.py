@@ -52,6 +52,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the peers' files, kept")
     parser.add_argument("--llama-server", default="llama-server", help="its executable")
     parser.add_argument("--gguf-kind", default="q4_k", choices=("q4_k", "q4_0"))
+    parser.add_argument(
+        "--settle-seconds", type=float, default=4.0, help="that the first, uncounted server lives"
+    )
     parser.add_argument("--serve-arguments", default="", help="more flags of our server")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="zse-cold-") as folder:
@@ -74,7 +77,13 @@ def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, obj
         arguments.append(f"--kv-gib={kv_gib(spec, kind):.4f}")
     arguments += shlex.split(options.serve_arguments)
     server = zse_server(model, device=options.device, arguments=arguments)
-    ours = summary(measure_starts(server, repeat=options.repeat, vocabulary=spec.vocab_size))
+    found = measure_starts(
+        server,
+        repeat=options.repeat,
+        vocabulary=spec.vocab_size,
+        settle_seconds=options.settle_seconds,
+    )
+    ours = summary(found)
     print(f"\n{name}: {model.stat().st_size / 1e9:.2f} GB on {options.device}")
     print_summary("zse", ours)
     peers: dict[str, object] = {}

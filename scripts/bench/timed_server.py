@@ -101,13 +101,16 @@ def _openai_body(prompt: list[int], tokens: int, streamed: bool) -> dict[str, ob
     }
 
 
-def measure_starts(server: TimedServer, *, repeat: int, vocabulary: int) -> Starts:
+def measure_starts(
+    server: TimedServer, *, repeat: int, vocabulary: int, settle_seconds: float = 0.0
+) -> Starts:
     """Start a server once to warm up what a first start caches, then so many times.
 
     Args:
         server: What to start.
         repeat: Starts that count; the last one also decodes.
         vocabulary: Prompts hold ids below this.
+        settle_seconds: How long the first one lives, so that it writes what later ones read.
 
     Raises:
         ColdStartError: It ended, or did not answer in time.
@@ -123,9 +126,16 @@ def measure_starts(server: TimedServer, *, repeat: int, vocabulary: int) -> Star
     for index in range(repeat + 1):
         used_before = used_gpu_bytes()
 
-        def use(port: int, is_last: bool = index == repeat, before: int = used_before) -> None:
+        def use(
+            port: int,
+            is_first: bool = index == 0,
+            is_last: bool = index == repeat,
+            before: int = used_before,
+        ) -> None:
             if is_last:
                 decode(port)
+            elif is_first:
+                time.sleep(settle_seconds)
             held.append(used_gpu_bytes() - before)
 
         starts.append(measure_start(subject, timeout_seconds=START_LIMIT_SECONDS, then=use))
