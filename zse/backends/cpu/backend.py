@@ -129,7 +129,7 @@ class CPUBackend(Recorder):
         )
         self._meetings: Meetings | None = None
         self._pages: PageArrival | None = None
-        plan = None if part is not None else window_of(reader, options.stream, machine)
+        plan = None if part is not None else window_of(reader, spec, options.stream, machine)
         if plan is not None:
             self.pace(self._begin_pacing(reader, plan, machine))
         elif part is None:

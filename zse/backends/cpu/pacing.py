@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.memory import address_of
+from zse.backends.resident import mixtures_of
 from zse.errors import StoreError
 from zse.stream.fit import plan_window
 from zse.units import GIB, MIB, memory_text
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from zse.device.probe import DeviceInfo
     from zse.format.reader import ZSEReader
+    from zse.models.spec import ModelSpec
     from zse.options import StreamOptions
     from zse.stream.fit import WindowPlan
     from zse.stream.source import ByteSource
@@ -39,8 +41,13 @@ _SHARE = 0.7
 """Of what is available goes to weights where they are larger; a KV cache has a quarter."""
 
 
-def window_of(reader: ZSEReader, options: StreamOptions, machine: DeviceInfo) -> WindowPlan | None:
+def window_of(
+    reader: ZSEReader, spec: ModelSpec, options: StreamOptions, machine: DeviceInfo
+) -> WindowPlan | None:
     """Return what stays and what streams; None where all of a model may stay.
+
+    Nobody's layers stream unasked where they have experts, of which a step reads a few: the kernel
+    keeps those that come often.
 
     Raises:
         DeviceError: The memory that was allowed does not hold two layers.
@@ -50,7 +57,8 @@ def window_of(reader: ZSEReader, options: StreamOptions, machine: DeviceInfo) ->
     header = reader.header.loaded()
     weight_bytes = sum(group.length_bytes for group in header.groups)
     limit = options.ram_bytes
-    if not limit and (options.stream == "on" or weight_bytes > machine.available_memory_bytes):
+    is_larger = weight_bytes > machine.available_memory_bytes and not mixtures_of(spec)
+    if not limit and (options.stream == "on" or is_larger):
         limit = int(machine.available_memory_bytes * _SHARE)
     if not limit or limit >= weight_bytes:
         return None
@@ -90,7 +98,7 @@ class PacedWeights:
         self._ranges = [found[name] for name in plan.streamed]
         self._base = base
         self._advise: Callable[[int, int, int], int] = ctypes.CDLL(None, use_errno=True).madvise
-        self._advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]  # type: ignore[attr-defined]
+        self._advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._changed = threading.Condition()
         self._next = self._done = self._cursor = 0
         self._error: BaseException | None = None

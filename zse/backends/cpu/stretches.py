@@ -26,7 +26,7 @@ class Stretches:
         self._marks = marks
 
     def run(
-        self, run: Run, all_operations: object, pool: object, operations: Any, count: int, step: Any
+        self, run: Run, all_operations: Any, pool: object, operations: Any, count: int, step: Any
     ) -> None:
         """Run so many of a program's operations; those of its head alone are none of a layer."""
         if operations is not all_operations:
