@@ -19,7 +19,7 @@ OF_EVERY_MODEL = {
     ExpertsSpec: "num_experts experts_per_token norm router router_norm normalizes_weights "
     "weight_scale groups_per_token scores_in_group shared_gate post_norm",
     LayerSpec: "index mlp_norm mlp_post_norm dense_post_norm",
-    HeadSpec: "norm weight",
+    HeadSpec: "norm rows weight",
 }
 """What all have, or what only comes with another."""
 
