@@ -95,10 +95,24 @@ def test_generating_loads_the_model_when_nobody_has(random_zse):
     orchestrator.close()
 
 
-def test_several_gpus_are_refused_with_the_way_to_go_on(random_zse):
-    with pytest.raises(DeviceError, match="one device") as caught:
-        IntelligenceOrchestrator.multi_gpu(random_zse, gpu_ids=[0, 1])
-    assert "auto" in caught.value.hint
+def gpus_with(*free_bytes):
+    """Return a survey of GPUs with so much memory free."""
+    states = [gpu_state(ordinal, free) for ordinal, free in enumerate(free_bytes)]
+    return CudaSurvey(driver_version="12.4", gpus=tuple(states), problem=None)
+
+
+def test_several_gpus_take_what_does_not_fit_into_one(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(WELL_KNOWN["qwen2.5-72b"]))
+    gib = 1 << 30
+    monkeypatch.setattr(orchestrator, "survey_cuda", lambda: gpus_with(90 * gib, 25 * gib, gib))
+    both = IntelligenceOrchestrator.multi_gpu(tmp_path, gpu_ids=[0, 1])
+    assert (both.quantization, both.gpu_ids) == ("int4", (0, 1))
+    assert both.estimate.total_bytes < 22 * gib
+    for named in ([0, 1, 3], [7]):
+        with pytest.raises(DeviceError, match="there are no GPUs"):
+            IntelligenceOrchestrator.multi_gpu(tmp_path, gpu_ids=named)
+    with pytest.raises(UsageError, match="3 ranks"):
+        IntelligenceOrchestrator.multi_gpu(tmp_path)
 
 
 def test_without_a_gpu_there_is_the_host_s_memory(monkeypatch):

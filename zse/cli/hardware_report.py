@@ -19,12 +19,13 @@ from zse.kernels.native.library import load
 from zse.kernels.targets import targets_for
 from zse.models.families import read_checkpoint
 from zse.models.memory import DEFAULT_CONTEXT, MemoryEstimate, ModelFacts, estimate_memory
+from zse.models.rank_memory import fewest_ranks
 from zse.models.well_known import WELL_KNOWN
 from zse.units import memory_text
 
 if TYPE_CHECKING:
     from zse.device.facts import GpuInfo
-    from zse.device.survey import GpuState
+    from zse.device.survey import CudaSurvey, GpuState
     from zse.settings import Settings
 
 SCHEMES = ("int4", "nf4", "int8", "bf16")
@@ -53,13 +54,23 @@ def build_report(settings: Settings, *, kernels: str) -> dict[str, Any]:
             "available_bytes": machine.available_memory_bytes,
         },
         "cuda": {"driver_version": cuda.driver_version, "problem": _as_json(cuda.problem)},
-        "gpus": [_describe_gpu(gpu, settings, explicit) for gpu in cuda.gpus],
+        "gpus": [_describe_gpu(gpu, settings, explicit, _linked(gpu, cuda)) for gpu in cuda.gpus],
         "links": [asdict(link) for link in cuda.links],
         "cpu_models": _models(machine.available_memory_bytes, on_gpu=False),
     }
 
 
-def _describe_gpu(gpu: GpuState, settings: Settings, explicit: str) -> dict[str, Any]:
+def _linked(gpu: GpuState, cuda: CudaSurvey) -> int:
+    """Return how many GPUs that can be used reach each other and this one, itself included."""
+    usable = {one.info.ordinal for one in cuda.gpus if one.problem is None}
+    ordinal = gpu.info.ordinal
+    others = {link.other for link in cuda.links if link.ordinal == ordinal and link.kind != "none"}
+    return max(1, len(usable & (others | {ordinal})))
+
+
+def _describe_gpu(
+    gpu: GpuState, settings: Settings, explicit: str, num_linked: int
+) -> dict[str, Any]:
     info = gpu.info
     facts = asdict(info)
     target = facts.pop("target")
@@ -71,7 +82,7 @@ def _describe_gpu(gpu: GpuState, settings: Settings, explicit: str) -> dict[str,
         "driver_version": f"{info.driver_version // 1000}.{info.driver_version % 1000 // 10}",
         "problem": _as_json(gpu.problem),
         "kernels": _describe_pack(info, settings, explicit),
-        "models": [] if gpu.problem else _models(info.free_bytes, on_gpu=True),
+        "models": [] if gpu.problem else _models(info.free_bytes, on_gpu=True, num_gpus=num_linked),
     }
 
 
@@ -84,15 +95,35 @@ def _describe_library(settings: Settings) -> dict[str, Any]:
     return {"instructions": library.instructions, "problem": None}
 
 
-def _models(free_bytes: int, *, on_gpu: bool) -> list[dict[str, Any]]:
-    """Return what every well-known model takes at every scheme, and whether a memory has it."""
+def _models(free_bytes: int, *, on_gpu: bool, num_gpus: int = 1) -> list[dict[str, Any]]:
+    """Return what every well-known model takes at every scheme, and whether a memory has it.
+
+    With several GPUs also how many of them it needs, each of so much memory.
+    """
     shown = ("quantization", "context_tokens", "weights_bytes", "kv_bytes", "total_bytes")
     return [
         {"model": model}
         | {name: getattr(estimate, name) for name in shown}
         | {"fits": estimate.total_bytes <= free_bytes}
+        | {"gpus": _gpus_needed(model, estimate, free_bytes, num_gpus) if on_gpu else 0}
         for (model, _), estimate in well_known_estimates(on_gpu=on_gpu).items()
     ]
+
+
+def _gpus_needed(model: str, estimate: MemoryEstimate, free_bytes: int, most: int) -> int:
+    """Return how many GPUs of so much memory a model needs; 0 where there are too few."""
+    if estimate.total_bytes <= free_bytes:
+        return 1
+    facts = ModelFacts(spec=read_checkpoint(WELL_KNOWN[model]))
+    needed = fewest_ranks(
+        facts,
+        estimate.quantization,
+        free_bytes,
+        on_gpu=True,
+        context_tokens=DEFAULT_CONTEXT,
+        most=range(2, most + 1),
+    )
+    return needed or 0
 
 
 def well_known_estimates(*, on_gpu: bool) -> dict[tuple[str, str], MemoryEstimate]:
@@ -212,5 +243,10 @@ def _print_models(where: str, fits: list[dict[str, Any]]) -> None:
     typer.echo(f"  {'':<14}" + "".join(f"{scheme:>11}" for scheme in SCHEMES))
     for model in dict.fromkeys(fit["model"] for fit in fits):
         row = [fit for fit in fits if fit["model"] == model]
-        cells = (f"{memory_text(fit['total_bytes']) if fit['fits'] else '-':>11}" for fit in row)
-        typer.echo(f"  {model:<14}" + "".join(cells))
+        typer.echo(f"  {model:<14}" + "".join(f"{_cell(fit):>11}" for fit in row))
+
+
+def _cell(fit: dict[str, Any]) -> str:
+    if fit["fits"]:
+        return memory_text(fit["total_bytes"])
+    return f"{fit['gpus']} GPUs" if fit["gpus"] > 1 else "-"

@@ -11,12 +11,15 @@ from zse.cli.titled_tables import Table, print_tables
 from zse.device.known_gpus import smallest_gpu
 from zse.models.layer_spec import AttentionSpec
 from zse.models.memory import DEFAULT_CONTEXT, estimates_of
-from zse.units import memory_text
+from zse.models.rank_memory import fewest_ranks
+from zse.units import GIB, memory_text
 
 if TYPE_CHECKING:
     from zse.models.memory import MemoryEstimate, ModelFacts
 
 _LONG_CONTEXT = 32768
+_GPU_SIZES_GIB = (24, 80)
+"""Of which is told how many a model needs together (``--tensor-parallel``)."""
 NO_GPU = "none alone"
 """Where not even the largest GPU holds a model."""
 
@@ -44,7 +47,7 @@ def describe_model(name: str, facts: ModelFacts, max_context: int = 0) -> dict[s
         "max_context": spec.max_position,
         "stored_as": facts.stored_quantization or facts.plain_quantization,
         "memory": [
-            _describe_estimate(on_gpu, on_cpu)
+            _describe_estimate(facts, on_gpu, on_cpu)
             for context in _contexts(spec.max_position, max_context)
             for on_gpu, on_cpu in zip(
                 estimates_of(facts, on_gpu=True, context_tokens=context),
@@ -73,11 +76,16 @@ def show_model(report: dict[str, Any], *, as_json: bool) -> None:
             memory_text(one["kv_bytes"]),
             memory_text(one["total_bytes"]),
             one["smallest_gpu"] or NO_GPU,
+            _counts(one["gpus_needed"]),
             memory_text(one["cpu_bytes"]),
         )
         for one in report["memory"]
     ]
-    columns = ("scheme", "context", "weights", "kv cache", "gpu memory", "smallest gpu", "on a cpu")
+    sizes = " / ".join(map(str, _GPU_SIZES_GIB))
+    columns = (
+        *("scheme", "context", "weights", "kv cache", "gpu memory", "smallest gpu"),
+        *(f"gpus of {sizes} GiB", "on a cpu"),
+    )
     print_tables(
         [
             Table(title="model", columns=("field", "value"), rows=rows),
@@ -92,12 +100,28 @@ def gpu_name(estimate: MemoryEstimate) -> str | None:
     return gpu.name if gpu else None
 
 
-def _describe_estimate(on_gpu: MemoryEstimate, on_cpu: MemoryEstimate) -> dict[str, Any]:
+def _describe_estimate(
+    facts: ModelFacts, on_gpu: MemoryEstimate, on_cpu: MemoryEstimate
+) -> dict[str, Any]:
     return {
         **on_gpu.to_json(),
         "smallest_gpu": gpu_name(on_gpu),
+        "gpus_needed": {
+            str(size_gib): fewest_ranks(
+                facts,
+                on_gpu.quantization,
+                size_gib * GIB,
+                on_gpu=True,
+                context_tokens=on_gpu.context_tokens,
+            )
+            for size_gib in _GPU_SIZES_GIB
+        },
         "cpu_bytes": on_cpu.total_bytes,
     }
+
+
+def _counts(needed: dict[str, int | None]) -> str:
+    return " / ".join("-" if count is None else str(count) for count in needed.values())
 
 
 def _contexts(longest: int, asked: int) -> list[int]:

@@ -22,7 +22,7 @@ from zse.engine.llm import LLM
 from zse.engine.request import SamplingParams
 from zse.engine.requirements import largest_that_fits, read_facts
 from zse.errors import DeviceError, UsageError
-from zse.models.memory import MemoryEstimate, estimate_memory
+from zse.models.rank_memory import estimate_rank
 from zse.records import record
 from zse.settings import load_settings
 from zse.units import GIB
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.engine.output import Delta
+    from zse.models.memory import MemoryEstimate
 
 Mode = Literal["auto", "min_memory", "balanced", "max_speed"]
 
@@ -60,6 +61,7 @@ class IntelligenceOrchestrator:
         estimates: What it takes at each scheme worth choosing, best quality first.
         estimate: What was chosen of these.
         device: auto, cpu or cuda[:N].
+        gpu_ids: The GPUs that compute it together, where there are several.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class IntelligenceOrchestrator:
         estimate: MemoryEstimate,
         *,
         device: str,
+        gpu_ids: Sequence[int] = (),
     ) -> None:
+        self.gpu_ids = tuple(gpu_ids)
         self.model = model
         self.estimate = estimate
         self.last_stats: InferenceStats | None = None
@@ -118,18 +122,24 @@ class IntelligenceOrchestrator:
         return cls._choose(model, device, max_context, lambda estimates: estimates[0])
 
     @classmethod
-    def multi_gpu(cls, model: str | Path, gpu_ids: Sequence[int] | None = None) -> Self:
-        """Refuse: a model runs on one device.
+    def multi_gpu(
+        cls, model: str | Path, gpu_ids: Sequence[int] | None = None, *, max_context: int = 0
+    ) -> Self:
+        """Run on several GPUs of this machine, at the best scheme that fits into them together.
+
+        Args:
+            model: Whatever ``LLM`` takes.
+            gpu_ids: Which GPUs, by number; None means all that can be used.
+            max_context: Longest sequence in tokens; 0 means the model's context, at most 4096.
 
         Raises:
-            DeviceError: Always.
+            DeviceError: There is no such GPU, or not even INT4 fits.
+            UsageError: The model cannot be divided among so many.
         """
-        found = cls.get_gpu_info()["count"]
-        raise DeviceError(
-            f"{model} was to be spread over GPUs {list(gpu_ids) if gpu_ids else 'of this machine'}"
-            f", but this build runs a model on one device and can use {found} GPUs here",
-            hint="Use IntelligenceOrchestrator.auto, which fits the model to one device.",
-        )
+        free = _free_of_gpus(gpu_ids)
+        estimates = _estimates(model, max_context, on_gpu=True, ranks=len(free))
+        estimate = largest_that_fits(int(min(free.values()) * _SAFE_SHARE), estimates)
+        return cls(model, estimates, estimate, device="cuda", gpu_ids=tuple(free))
 
     @staticmethod
     def get_gpu_info() -> dict[str, Any]:
@@ -248,6 +258,8 @@ class IntelligenceOrchestrator:
             self._llm = LLM(
                 self.model,
                 device=self._device,
+                tensor_parallel=max(1, len(self.gpu_ids)),
+                gpus=",".join(map(str, self.gpu_ids)),
                 max_context=self.estimate.context_tokens,
                 kv_gib=self.estimate.kv_bytes / GIB,
                 quant=self.quantization,
@@ -322,12 +334,41 @@ def _free_bytes(device: str) -> int:
     return state.info.free_bytes
 
 
-def _estimates(model: str | Path, context_tokens: int, *, on_gpu: bool) -> list[MemoryEstimate]:
-    """Return an estimate for each scheme worth choosing, best quality first: 16 bits, 8 and 4."""
+def _free_of_gpus(gpu_ids: Sequence[int] | None) -> dict[int, int]:
+    """Return the free memory of each of some GPUs, of all that can be used where none is named.
+
+    Raises:
+        DeviceError: There is no such GPU, or it cannot be used.
+    """
+    survey = survey_cuda()
+    found = {one.info.ordinal: one for one in survey.gpus}
+    named = [ordinal for ordinal, one in found.items() if one.problem is None]
+    if gpu_ids is not None:
+        named = list(dict.fromkeys(gpu_ids))
+    if survey.problem is not None:
+        raise survey.problem
+    if not named or (missing := [one for one in named if one not in found]):
+        raise DeviceError(
+            f"there are no GPUs {missing if named else ''} among the {len(found)} of this machine",
+            hint="`zse hardware` lists them.",
+        )
+    for ordinal in named:
+        if (problem := found[ordinal].problem) is not None:
+            raise problem
+    return {ordinal: found[ordinal].info.free_bytes for ordinal in named}
+
+
+def _estimates(
+    model: str | Path, context_tokens: int, *, on_gpu: bool, ranks: int = 1
+) -> list[MemoryEstimate]:
+    """Return an estimate for each scheme worth choosing, best quality first: 16 bits, 8 and 4.
+
+    Of several ranks it is what one of them takes.
+    """
     facts = read_facts(model, load_settings())
     # NF4 takes what INT4 takes and computes slower, so it is for those who ask for it.
     schemes = [facts.plain_quantization, "int8", "int4"]
     return [
-        estimate_memory(facts, scheme, on_gpu=on_gpu, context_tokens=context_tokens)
+        estimate_rank(facts, scheme, ranks, on_gpu=on_gpu, context_tokens=context_tokens)
         for scheme in ([facts.stored_quantization] if facts.tensors else schemes)
     ]

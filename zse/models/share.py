@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from zse.models.spec import HeadSpec, ModelSpec
     from zse.models.weights import WeightSpec
+    from zse.stream.shards import Packed
 
 HEAD_UNIT = 32
 """Rows of the vocabulary that stay together."""
@@ -54,19 +55,19 @@ class ModelShare:
 
 def part_of(spec: ModelSpec, header: ZSEHeader, link: RankLink) -> RankPart:
     """Return what a rank of those that are linked computes; fails as ``share_of``."""
-    share = share_of(spec, header, link.share)
+    share = share_of(spec, header.tensors, link.share)
     return RankPart(link=link, spec=share.spec, cuts=share.cuts)
 
 
-def share_of(spec: ModelSpec, header: ZSEHeader, share: Share) -> ModelShare:
-    """Return the share of a rank.
+def share_of(spec: ModelSpec, tensors: Iterable[Packed], share: Share) -> ModelShare:
+    """Return the share of a rank of a model that is stored as these tensors.
 
     Raises:
         UsageError: A size of the model cannot be divided among so many ranks, or it has what only
             one device computes; the message names it.
     """
     _check_whole(spec)
-    divider = _Divider(header, share)
+    divider = _Divider(tensors, share)
     layers = tuple(divider.layer(layer) for layer in spec.layers)
     head = divider.head(spec)
     return ModelShare(spec=replace(spec, layers=layers, head=head, guesses=()), cuts=divider.cuts)
@@ -90,8 +91,8 @@ def _refused(what: str) -> UsageError:
 class _Divider:
     """Makes the specs of one rank, and notes what is cut."""
 
-    def __init__(self, header: ZSEHeader, share: Share) -> None:
-        self._units = {entry.name: unit_of(entry) for entry in header.tensors}
+    def __init__(self, tensors: Iterable[Packed], share: Share) -> None:
+        self._units = {tensor.name: unit_of(tensor) for tensor in tensors}
         self._rank, self._ranks = share.rank, share.ranks
         self.cuts: dict[str, Cut] = {}
 

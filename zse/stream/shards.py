@@ -9,7 +9,7 @@ pieces as there are rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from zse.errors import UsageError
 from zse.format.errors import Misuse
@@ -129,7 +129,17 @@ def _share_of(entry: TensorEntry, cut: Cut | None) -> tuple[int, ...]:
     return (*entry.shape[:axis], cut.length, *entry.shape[axis + 1 :])
 
 
-def unit_of(entry: TensorEntry) -> int:
+class Packed(Protocol):
+    """A tensor as a file has it, or will have it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def group_size(self) -> int: ...
+
+
+def unit_of(entry: Packed) -> int:
     """Return how many columns of a tensor stay together."""
     return max(entry.group_size, PACKED_COLUMNS) if entry.group_size else 1
 

@@ -80,7 +80,7 @@ def open_ranks(
             )
         header, spec = reader.header.loaded(), spec_of(reader)
         for rank in range(len(devices)):  # told here, in one sentence, before anything is started
-            share_of(spec, header, Share(rank=rank, ranks=len(devices)))
+            share_of(spec, header.tensors, Share(rank=rank, ranks=len(devices)))
         options = with_values(options, {"stream": "off"})
         with phases("ranks"):
             group = RankGroup(reader, options, devices, cache_dir=cache_dir)
