@@ -220,6 +220,28 @@ class DeviceError(ZSEError):
     http_status = 503
 
 
+# --- mesh ---------------------------------------------------------------------------------------
+
+
+class MeshError(ZSEError):
+    """Several machines cannot do together what was asked of them."""
+
+    exit_code = 14
+    http_status = 503
+
+
+class MeshFileError(MeshError, UsageError):
+    """A file of nodes says what no mesh can be."""
+
+    exit_code = 2
+
+
+class NoPlanError(MeshError):
+    """A model does not fit onto the machines that there are."""
+
+    default_hint = "Add a node, give nodes more memory, or ask for a shorter context."
+
+
 # --- engine -------------------------------------------------------------------------------------
 
 

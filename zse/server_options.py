@@ -218,6 +218,35 @@ class PeerOptions(Checked):
 
 
 @record
+class MeshOptions(Checked):
+    """Several machines that compute one model together."""
+
+    mesh: str = described(
+        "",
+        "Nodes that compute the model: HOST:PORT of each with commas between them, "
+        "k8s:SERVICE:PORT for the pods of a headless service, or auto for all on this network",
+        unset="this machine alone",
+    )
+    mesh_secret: str = described(
+        "", "What all nodes of a mesh know, 16 characters or more", is_secret=True
+    )
+    mesh_nodes: int = described(1, "Nodes that are waited for before layers are dealt out", least=1)
+    mesh_wait: float = described(
+        30.0, "How long they are waited for", unit="seconds", most=MAX_TIMEOUT_SECONDS
+    )
+    mesh_split: str = described(
+        "auto",
+        "How layers are dealt out: auto is the best plan, even gives each node as many",
+        choices=("auto", "even"),
+    )
+    mesh_activations: str = described(
+        "raw",
+        "What wires between nodes may lose at most; each gets the form in which rows arrive first",
+        choices=("raw", "bf16", "fp8", "int8", "int4"),
+    )
+
+
+@record
 class ServeOptions(Checked):
     """One start of the server."""
 
@@ -250,6 +279,7 @@ class ServeOptions(Checked):
     )
     fleet: FleetOptions = FleetOptions()
     peering: PeerOptions = PeerOptions()
+    mesh: MeshOptions = MeshOptions()
     loras: tuple[str, ...] = described(
         (), "A LoRA adapter that requests may name, NAME=FOLDER in PEFT's form", key="lora"
     )

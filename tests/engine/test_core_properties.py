@@ -84,6 +84,7 @@ shapes = st.fixed_dictionaries(
         "prefix_cache": st.booleans(),
         "aging_steps": st.integers(1, 20),
         "looks_ahead": st.booleans(),
+        "steps_in_flight": st.sampled_from([1, 1, 2, 3, 5]),
         "is_late": st.booleans(),
         "most_accepted": st.integers(1, 5),
         "least_jump": st.integers(0, 2),
@@ -93,7 +94,7 @@ shapes = st.fixed_dictionaries(
     }
 )
 LONGEST = 14 + 8
-DEVICE = ("looks_ahead", "is_late", "most_accepted", "num_checkpoints")
+DEVICE = ("looks_ahead", "steps_in_flight", "is_late", "most_accepted", "num_checkpoints")
 
 
 def make_core(engine, shape, drafter=None):

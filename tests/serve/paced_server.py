@@ -57,6 +57,7 @@ class PacedRunner:
     """Answers each chunk with the letter that its position says."""
 
     looks_ahead = False
+    steps_in_flight = 1
     is_encoder = False
     num_checkpoints = None
     windows = ()

@@ -71,6 +71,7 @@ class ScriptedRunner:
     """A model of hashes, as a device that computes at once or as late as it may.
 
     Args:
+        steps_in_flight: Steps of different sequences that it has at once; then it looks not ahead.
         looks_ahead: Takes two steps at a time and pending tokens, and checks how they are used.
         is_late: Computes a step when it is waited for; else when it is submitted.
         most_accepted: Most tokens that it answers to a chunk of drafts, however many are right.
@@ -86,6 +87,7 @@ class ScriptedRunner:
         max_position: int = 256,
         vocab_size: int = 97,
         looks_ahead: bool = False,
+        steps_in_flight: int = 1,
         is_late: bool = True,
         most_accepted: int = 99,
         num_checkpoints: int | None = None,
@@ -104,8 +106,9 @@ class ScriptedRunner:
         self.block_size = block_size
         self.max_position = max_position
         self.vocab_size = vocab_size
-        self.looks_ahead = looks_ahead
-        self.is_late = is_late and looks_ahead
+        self.looks_ahead = looks_ahead and steps_in_flight == 1
+        self.steps_in_flight = steps_in_flight
+        self.is_late = is_late and self.looks_ahead
         self.most_accepted = most_accepted
         self.cells = [[-1] * block_size for _ in range(num_blocks)]
         self.last_tokens: dict[int, int] = {}
@@ -127,7 +130,8 @@ class ScriptedRunner:
         self.batches.append(batch)
         step = self._copy_of(batch)
         assert len(set(step.slots)) == len(step.slots)
-        assert len(self.in_flight) <= int(self.looks_ahead), "too many steps in flight"
+        most = max(int(self.looks_ahead), self.steps_in_flight - 1)
+        assert len(self.in_flight) <= most, "too many steps in flight"
         assert not any(other.waits_for_masks for other in self.in_flight)
         for other in (step, *self.in_flight):
             self._check_owners(step, other)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from zse.backends.types import SampledToken
 from zse.engine.admission import check_request, resolve_max_tokens
-from zse.engine.pipeline import StepPipeline
 from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
+from zse.engine.ring import pipeline_of
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
 from zse.engine.stats import EngineStats, SpeculationCounts
@@ -82,7 +82,7 @@ class EngineCore:
             max_sequences=self.options.max_sequences,
         )
         self._aging_steps = aging_steps
-        self._pipeline = StepPipeline(self._scheduler, runner)
+        self._pipeline = pipeline_of(self._scheduler, runner)
         self._begin_speculation = begin_speculation
         self._speculator: Speculator | None = None
         self.least_jump = _LEAST_JUMP_AHEAD if runner.looks_ahead else 0

@@ -98,11 +98,13 @@ def load_model(
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
     num_adapters: int = 0,
+    runner_of: Callable[[ModelFile], ModelRunner] | None = None,
 ) -> LoadedModel:
     """Make an engine of what ``open_model`` accepts, or returned: that is taken over.
 
     Where its file is being read already, that is ``reading``. A GPU sets memory aside for
-    ``num_adapters`` of the largest rank, unless the options say how much.
+    ``num_adapters`` of the largest rank, unless the options say how much. Where ``runner_of`` is
+    given, it says who computes; else this machine does.
 
     Raises:
         FormatError: The file is damaged.
@@ -121,17 +123,22 @@ def load_model(
             opened.arrival.set_aside(memory_beside(options, settings))
         if opened.ranks is not None:
             options = opened.ranks.options_for(num_adapters)
-        prefixes = None if opened.ranks is not None else _prefixes_of(reader, options, settings)
+        is_whole = opened.ranks is None and runner_of is None  # this process has all blocks
+        prefixes = _prefixes_of(reader, options, settings) if is_whole else None
         if num_adapters and opened.arrival is not None:
             options = with_room_for_adapters(options, reading.spec, num_adapters)
-        runner = load_runner(
-            reader,
-            options,
-            cache_dir=settings.cache_dir,
-            spec=reading.spec,
-            arrival=opened.arrival,
-            part=None if opened.ranks is None else opened.ranks.part,
-            phases=phases,
+        runner = (
+            runner_of(reader)
+            if runner_of is not None
+            else load_runner(
+                reader,
+                options,
+                cache_dir=settings.cache_dir,
+                spec=reading.spec,
+                arrival=opened.arrival,
+                part=None if opened.ranks is None else opened.ranks.part,
+                phases=phases,
+            )
         )
         try:
             if opened.ranks is not None:

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from zse.engine.sequence import Sequence
     from zse.kv.cache import KVCache
 
+_MOST_BESIDE = 256
+"""Tokens of a step that others are in flight beside: a prompt is in pieces, which stages share."""
+
 
 def rank_of(*, priority: int, arrival: int, step: int, aging_steps: int) -> tuple[int, int]:
     """Return the fixed rank of an arrival; larger goes first.
@@ -108,6 +111,30 @@ class Scheduler:
         chunks = self._schedule_pending()
         return [] if chunks is None else self._fill(chunks)
 
+    def schedule_beside(self, num_wanted: int, num_in_flight: int) -> list[ScheduledChunk]:
+        """Plan a step of sequences that no step in flight computes a token for.
+
+        Args:
+            num_wanted: Steps that shall be in flight at once: each gets its share of sequences.
+            num_in_flight: Steps that are. Only where there is none is anybody preempted.
+
+        Returns:
+            As ``schedule_step``; empty also when a step in flight has to be waited for.
+        """
+        if num_in_flight and self._urgent() is not None:
+            return []
+        if not num_in_flight:
+            self._admit_urgent()
+        has_room = self._has_room if num_in_flight else self._make_room
+        going_on = [s for s in self.running if s.num_remaining == 1]
+        share = -(-len(going_on) // num_wanted)
+        chunks: list[ScheduledChunk] = []
+        for sequence in going_on:
+            is_free = sequence.table is not None and not sequence.num_pending
+            if is_free and len(chunks) < share and has_room(sequence):
+                chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, "decode", 1))
+        return self._fill(chunks, min(self._max_batch_tokens, _MOST_BESIDE))
+
     def submitted(self, chunks: list[ScheduledChunk]) -> None:
         """Note that a step is in flight, and offer the blocks that it fills for reuse.
 
@@ -162,10 +189,13 @@ class Scheduler:
         running = [s.table for s in self.running if s.table is not None]
         return running + self._holding.tables()
 
-    def _fill(self, chunks: list[ScheduledChunk]) -> list[ScheduledChunk]:
+    def _fill(
+        self, chunks: list[ScheduledChunk], most_tokens: int | None = None
+    ) -> list[ScheduledChunk]:
         """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals."""
         num_drafts = self._add_drafts(chunks)
-        budget = self._max_batch_tokens - sum([chunk.num_tokens for chunk in chunks])
+        most = self._max_batch_tokens if most_tokens is None else most_tokens
+        budget = max(0, most - sum([chunk.num_tokens for chunk in chunks]))
         room = Room(cache=self._cache, num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
         for sequence in self.running:
             if room.num_tokens and sequence.num_remaining > 1:

@@ -82,6 +82,11 @@ class ModelRunner:
         self._lock = threading.Lock()
 
     @property
+    def steps_in_flight(self) -> int:
+        """Steps of different sequences that there should be at once; 1: as ``looks_ahead`` says."""
+        return 1
+
+    @property
     def looks_ahead(self) -> bool:
         return self._backend.looks_ahead
 

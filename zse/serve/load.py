@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse import __version__
@@ -17,7 +18,7 @@ from zse.serve.state import LoadedModel
 from zse.text.dialect import detect_dialect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from zse.backends.adapters import AdapterWeights
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from zse.engine.loading import LoadedModel as EngineModel
     from zse.engine.opening import OpenedModel
     from zse.format.model_file import ModelFile
+    from zse.models.runner import ModelRunner
     from zse.models.spec import ModelSpec
     from zse.serve.head_start import HeadStart
     from zse.serve.progress import LoadProgress
@@ -80,6 +82,7 @@ def load_served_model(
             reading=reading,
             phases=phases,
             num_adapters=len(adapters) + _MORE_ADAPTERS * bool(options.adapter_places),
+            runner_of=_mesh_of(settings),
         )
         template = compiling.result()
     with progress.enter("engine"):
@@ -96,6 +99,15 @@ def load_served_model(
             loaded.reader.close()
             raise
     return _served(name, engine, loaded, template, options)
+
+
+def _mesh_of(settings: Settings) -> Callable[[ModelFile], ModelRunner] | None:
+    """Return what lets the nodes of a mesh compute; None where this machine does."""
+    if not settings.serve.mesh.mesh:
+        return None
+    from zse.serve.meshed import mesh_runner
+
+    return partial(mesh_runner, settings)
 
 
 def _served(

@@ -44,6 +44,10 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
         from zse.serve.fleet.roster import with_start_model
 
         settings = with_start_model(settings)
+    if settings.serve.mesh.mesh:
+        from zse.serve.meshed import with_mesh
+
+        settings = with_mesh(settings)
     if settings.serve.fleet.models:
         keep_code(settings.serve.load.device.name)
     options = settings.serve

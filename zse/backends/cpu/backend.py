@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.adapters import AdapterWeights
+    from zse.backends.cpu.execution import Stream
     from zse.backends.cpu.program import Program
     from zse.backends.cpu.weights import Tensors
+    from zse.backends.kv_groups import KVGroups
     from zse.backends.operations import Forward
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
@@ -74,6 +76,8 @@ class CPUBackend(Recorder):
     """See ``zse.backends.operations.Backend``."""
 
     looks_ahead = False
+    _stream: Stream | None = None
+    """What comes from layers that are computed elsewhere; None: all of them are here."""
 
     def __init__(
         self,
@@ -98,15 +102,11 @@ class CPUBackend(Recorder):
             kv_dtype=options.cache.kv_dtype,
         )
         self._spec = spec
-        self._weight_bytes = sum(
-            tensors.entry(entry.name).length_bytes
-            for entry in reader.header.loaded().tensors
-            if is_read_whole(spec, entry.name)
-        )
+        self._weight_bytes = self._count_weight_bytes(reader, tensors)
         self._all_single = all_single(spec, options)
         self.states = states_of(spec, options)
         self.block_size = options.cache.block_size
-        groups = groups_of(spec, options)
+        groups = self._choose_groups(options)
         self._block_bytes = kv_block_bytes(spec, groups, self.block_size, self.kv_dtypes)
         self._groups = limited(groups, options, machine, self._block_bytes)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
@@ -149,6 +149,17 @@ class CPUBackend(Recorder):
             instructions=library.instructions,
             threads=threads,
         )
+
+    def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:
+        """Return the bytes that steps read of a file, or of a share of it."""
+        return sum(
+            tensors.entry(entry.name).length_bytes
+            for entry in reader.header.loaded().tensors
+            if is_read_whole(self._spec, entry.name)
+        )
+
+    def _choose_groups(self, options: LoadOptions) -> KVGroups:
+        return groups_of(self._spec, options)
 
     def _begin_arrival(self, room_bytes: int) -> PageArrival | None:
         """Have the weights mapped while a start goes on, unless that would drive others out."""
@@ -233,7 +244,13 @@ class CPUBackend(Recorder):
         choices = Choices(batch, step.order, self._spec.vocab_size)
         tokens: list[SampledToken] = []
         for first, count in computed(
-            self._pool, self._registers, program, step, wanted, sampling=choices.address
+            self._pool,
+            self._registers,
+            program,
+            step,
+            wanted,
+            sampling=choices.address,
+            stream=self._stream,
         ):
             for index in range(first, first + count):
                 token = choices.answer(index)

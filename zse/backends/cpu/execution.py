@@ -5,10 +5,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from ctypes import byref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zse.backends.cpu.sampling import ROW_BYTES
 from zse.backends.cpu.step import ROWS_WORDS
+from zse.kernels.native.codes import Register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,26 @@ if TYPE_CHECKING:
     from zse.backends.cpu.registers import Registers
     from zse.backends.cpu.step import Step
     from zse.kernels.native.library import Pool
+
+
+class Stream(NamedTuple):
+    """The residual stream of a step whose layers are not all of a model: float32 [rows, width]."""
+
+    width: int
+    incoming: memoryview[float] | None
+    """Behind the layers before these; None: tokens come."""
+    outgoing: memoryview[float] | None
+    """Is filled with what is behind these layers; None: tokens go."""
+
+    def enter(self, registers: Registers, first: int, end: int) -> None:
+        if self.incoming is not None:
+            into = registers.rows(Register.RESIDUAL, end - first, self.width)
+            into[:] = self.incoming[first * self.width : end * self.width]
+
+    def leave(self, registers: Registers, first: int, end: int) -> None:
+        if self.outgoing is not None:
+            found = registers.rows(Register.RESIDUAL, end - first, self.width)
+            self.outgoing[first * self.width : end * self.width] = found
 
 
 def computed(
@@ -29,6 +50,7 @@ def computed(
     sampling: int = 0,
     logits: int = 0,
     at_once: int = 0,
+    stream: Stream | None = None,
 ) -> Iterator[tuple[int, int]]:
     """Compute a step; yield the first and the number of wanted rows while registers hold them.
 
@@ -38,6 +60,7 @@ def computed(
         logits: Where the logits of all of them go; 0: into the register, some at a time.
         at_once: Rows of logits that are computed at once where ``logits`` says where they go; 0:
             all.
+        stream: What comes from the layers before these, and goes to those behind them.
     """
     run, handle, structure = program.run_by(pool.library.run), pool.handle, byref(registers.step)
     most = (at_once or len(wanted)) if logits else registers.most_wanted
@@ -45,6 +68,8 @@ def computed(
         place, behind = bisect_left(wanted, first), bisect_left(wanted, end)
         count = min(behind - place, most)
         registers.fit(end - first, 1 if logits and not at_once else count)
+        if stream is not None:
+            stream.enter(registers, first, end)
         attending = step.attending(first, end)
         operations: object = program.operations
         num_operations = program.num_operations if count else program.num_layers
@@ -67,6 +92,8 @@ def computed(
                 step.adapters_from(first),
             )
             run(handle, operations, num_operations, structure)
+            if stream is not None:
+                stream.leave(registers, first, end)
             if count:
                 yield place, count
             place += count

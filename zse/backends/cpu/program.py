@@ -106,17 +106,7 @@ class Recorder(MixtureRecorder):
         )
         self._weights = weights
         self._vocab_size = spec.vocab_size
-        self._embedding = Embedding(spec.embedding, weights)
-        head, inputs = spec.head, spec.embedding.layer_inputs
-        self.ends = EndWeights(
-            embedding=self._embedding.tokens,
-            final_norm=None if head.norm is None else weights.norm(head.norm),
-            head=self._head_matrix(spec),
-            classifier=bind_classifier(head.classifier, weights),
-            layer_inputs=None
-            if inputs is None
-            else bind_layer_inputs(inputs, weights.matrix(inputs.table), weights),
-        )
+        self.ends = self._bind_ends(spec)
         bound = [bind_layer(layer, weights) for layer in spec.layers]
         self._scopes: list[contextlib.AbstractContextManager[LayerWeights]] = [
             contextlib.nullcontext(layer) for layer in bound
@@ -144,6 +134,20 @@ class Recorder(MixtureRecorder):
             if not is_attention(layer.mixer) and handles.delta is not None
         }
 
+    def _bind_ends(self, spec: ModelSpec) -> EndWeights:
+        """Return the weights that belong to no layer."""
+        weights, head, inputs = self._weights, spec.head, spec.embedding.layer_inputs
+        self._embedding = Embedding(spec.embedding, weights)
+        return EndWeights(
+            embedding=self._embedding.tokens,
+            final_norm=None if head.norm is None else weights.norm(head.norm),
+            head=self._head_matrix(spec),
+            classifier=bind_classifier(head.classifier, weights),
+            layer_inputs=None
+            if inputs is None
+            else bind_layer_inputs(inputs, weights.matrix(inputs.table), weights),
+        )
+
     def _head_matrix(self, spec: ModelSpec) -> structs.Matrix | None:
         if spec.head.weight is None:
             return None
@@ -163,6 +167,11 @@ class Recorder(MixtureRecorder):
         return self._scopes[layer.index]
 
     def embed(self, step: Step | None, _embedding: structs.Matrix, scale: float) -> Register:
+        self._begin_recording(step)
+        return self._embedding.record(self._recording, scale, width=self._stream_columns)
+
+    def _begin_recording(self, step: Step | None) -> None:
+        """Begin a program anew, with the angles that its layers need."""
         recording = self._recording
         recording.take()
         recording.take_marks()
@@ -170,7 +179,6 @@ class Recorder(MixtureRecorder):
         recording.low_rank = self._low_rank if adapts else None
         for rope, register in zip(self._ropes.values(), ROTARY_REGISTERS, strict=False):
             recording.record(Kind.ROTARY, register, rope=pointer(rope.structure))
-        return self._embedding.record(recording, scale, width=self._stream_columns)
 
     def layer_inputs(
         self,

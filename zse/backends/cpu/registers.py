@@ -80,6 +80,11 @@ class Registers:
         start = self._starts[register] + index * width * 4
         return self._pages.view[start : start + width * 4].cast("f")
 
+    def rows(self, register: Register, count: int, width: int) -> memoryview[float]:
+        """Return float32 [count * width], the first rows of a register; there is room for them."""
+        start = self._starts[register]
+        return self._pages.view[start : start + count * width * 4].cast("f")
+
     def _place(self) -> None:
         rows = self._rows
         sizes = {

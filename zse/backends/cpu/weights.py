@@ -27,6 +27,9 @@ _SCALES = {
     Scheme.MXFP4: "exponent",
 }
 
+_NEAR_BYTES = 1 << 16
+"""Tensors that are no further apart lie in one run: nothing but padding is between them."""
+
 
 class Tensors(Protocol):
     """Where the parts of tensors lie in memory: an open file, or a share of one."""
@@ -113,6 +116,16 @@ class Weights:
         spans = [span for name, span in self._spans if name not in without]
         first = min(address for address, _ in spans)
         return first, max(end for _, end in spans) - first
+
+    def spans(self, *, without: Collection[str] = ()) -> list[tuple[int, int]]:
+        """Return the runs of memory, as ``span`` does, that the tensors asked for lie in."""
+        runs: list[tuple[int, int]] = []
+        for first, end in sorted(span for name, span in self._spans if name not in without):
+            if runs and first - runs[-1][1] < _NEAR_BYTES:
+                runs[-1] = (runs[-1][0], max(runs[-1][1], end))
+            else:
+                runs.append((first, end))
+        return [(first, end - first) for first, end in runs]
 
     def clear(self) -> None:
         """Let go of the mapping; no address may be used afterwards."""

@@ -93,6 +93,14 @@ class Library:
         """Copy evenly spaced pieces to an address, one behind the other."""
         self._functions.zse_copy_pieces(source, stride_bytes, piece_bytes, num_pieces, output)
 
+    def write_rows(self, codec: int, rows: int, count: int, width: int, output: int) -> None:
+        """Write float32 [count, width] at an address as ``zse.kernels.wire`` has it, at another."""
+        self._functions.zse_write_rows(codec, rows, count, width, output)
+
+    def read_rows(self, codec: int, data: int, count: int, width: int, rows: int) -> None:
+        """Read them back; all bytes of the rows are there."""
+        self._functions.zse_read_rows(codec, data, count, width, rows)
+
 
 class Pool:
     """Threads that run steps, one step at a time."""
@@ -141,6 +149,10 @@ def _declare(functions: ctypes.CDLL) -> None:
     functions.zse_bell_wait.restype = c_int32
     functions.zse_copy_pieces.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p]
     functions.zse_copy_pieces.restype = None
+
+    for function in (functions.zse_write_rows, functions.zse_read_rows):
+        function.argtypes = [c_int32, c_void_p, c_int64, c_int64, c_void_p]
+        function.restype = None
 
 
 def spin_nanoseconds(machine: DeviceInfo, num_threads: int) -> int:

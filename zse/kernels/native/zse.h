@@ -450,4 +450,10 @@ ZSE_API void zse_copy_pieces(const char *source, int64_t stride_bytes, int64_t p
 /* float32 from fp32, fp16 or bf16 numbers; for norms and biases when a model is opened. */
 ZSE_API void zse_widen(const void *numbers, int32_t scheme, int64_t count, float *output);
 
+/* Rows of a stream as they cross a wire, and back; ../wire says how. `input` has all of them. */
+ZSE_API void zse_write_rows(int32_t codec, const float *rows, int64_t count, int64_t width,
+                            uint8_t *output);
+ZSE_API void zse_read_rows(int32_t codec, const uint8_t *input, int64_t count, int64_t width,
+                           float *rows);
+
 #endif

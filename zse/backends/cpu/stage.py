@@ -1,0 +1,167 @@
+"""Some layers of a model on a CPU: the stream comes in and goes out, pages of these layers alone.
+
+Keys and values lie in blocks of the same numbers on every stage, since one allocator gives them
+out. Layers with a window keep whole sequences here, so that a table of blocks holds for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.backends.cpu.arrival import PageArrival
+from zse.backends.cpu.backend import CPUBackend
+from zse.backends.cpu.embedding import Embedding
+from zse.backends.cpu.execution import Stream, computed
+from zse.backends.cpu.program import Program
+from zse.backends.handles import EndWeights
+from zse.backends.kv_groups import KVGroups
+from zse.backends.resident import cached_attentions
+from zse.errors import EngineError
+from zse.kernels.native.codes import Register
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.cpu.step import Step
+    from zse.backends.cpu.weights import Tensors
+    from zse.backends.types import Answers, StepBatch
+    from zse.format.reader import ZSEReader
+    from zse.kernels.native import structs
+    from zse.kernels.native.library import Library
+    from zse.models.spec import ModelSpec
+    from zse.models.stage import StageSpec
+    from zse.options import LoadOptions
+
+
+class CPUStage(CPUBackend):
+    """Layers of one model, their share of its file, and their keys and values.
+
+    Args:
+        reader: The file, which stays open while the stage lives; only its tensors' pages are read.
+        stage: Which layers.
+        options: Where and how; the number of blocks is given, the same for all stages.
+    """
+
+    def __init__(self, reader: ZSEReader, stage: StageSpec, options: LoadOptions) -> None:
+        self.stage = stage
+        self._program: Program | None = None
+        super().__init__(reader, stage.model, options)
+
+    # --- what differs from a whole model ------------------------------------------------------
+
+    def _bind_ends(self, spec: ModelSpec) -> EndWeights:
+        stage, weights, head = self.stage, self._weights, spec.head
+        if stage.is_first:
+            self._embedding = Embedding(spec.embedding, weights)
+        matrix: structs.Matrix | None = None
+        if stage.is_last:
+            table = spec.embedding.weight if spec.is_tied else head.weight
+            matrix = None if table is None else weights.matrix(table)
+        return EndWeights(
+            embedding=self._embedding.tokens if stage.is_first else None,
+            final_norm=weights.norm(head.norm) if stage.is_last and head.norm else None,
+            head=matrix,
+        )
+
+    def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:  # noqa: ARG002
+        read = self.stage.weight_names - self.stage.gathered
+        return sum(one.length_bytes for one in reader.header.loaded().tensors if one.name in read)
+
+    def _choose_groups(self, options: LoadOptions) -> KVGroups:  # noqa: ARG002
+        return KVGroups(of_layer=dict.fromkeys(cached_attentions(self._spec), 0))
+
+    def _begin_arrival(self, room_bytes: int) -> PageArrival | None:
+        if self._weight_bytes > room_bytes:
+            return None
+        spans = self._weights.spans(without=self.stage.gathered)
+        self._further = [PageArrival(*span) for span in spans[1:]]
+        return PageArrival(*spans[0])
+
+    def enter_stream(self, step: Step) -> Register:
+        self._begin_recording(step)
+        return Register.RESIDUAL
+
+    def leave_stream(self, _step: Step, _residual: Register) -> Program:
+        return Program(self._recording.take(), [])
+
+    # --- steps --------------------------------------------------------------------------------
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row of the stream."""
+        return self._spec.hidden_size
+
+    @property
+    def library(self) -> Library:
+        return self._library
+
+    def compute(
+        self, batch: StepBatch, incoming: memoryview[float] | None = None
+    ) -> memoryview[float] | Answers:
+        """Compute a step of these layers.
+
+        Args:
+            batch: The step; of stages before the last one sampling rows are not looked at.
+            incoming: float32 [rows * width], in the order of ``Step``; None for the first stage.
+
+        Returns:
+            The same behind these layers; of the last stage the tokens that follow each chunk.
+
+        Raises:
+            EngineError: The stream has other rows than the step, or the batch contradicts itself.
+        """
+        step = self.begin(batch)
+        num_rows = len(step.tokens)
+        if (incoming is None) != self.stage.is_first or (
+            incoming is not None and len(incoming) != num_rows * self.width
+        ):
+            there = "no stream" if incoming is None else f"a stream of {len(incoming)} numbers"
+            raise EngineError(
+                f"layer {self.stage.first_layer} got {there} for {num_rows} rows of {self.width}"
+            )
+        program = self._program
+        if program is None:
+            program = self._program = self.stage.forward(self, step)
+        if self.stage.is_last:
+            self._stream = Stream(self.width, incoming, None)
+            return self._sample(program, step)
+        outgoing = memoryview(bytearray(4 * num_rows * self.width)).cast("f")
+        stream = Stream(self.width, incoming, outgoing)
+        for _ in computed(self._pool, self._registers, program, step, [], stream=stream):
+            pass
+        return outgoing
+
+    # --- keys and values ----------------------------------------------------------------------
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block, with all layers of the stage."""
+        return self._block_bytes[0]
+
+    def read_kv(self, blocks: Sequence[int]) -> bytearray:
+        """Return the content of some blocks, one behind the other, each with all layers."""
+        image = bytearray(len(blocks) * self._block_bytes[0])
+        self._memory.blocks.read_blocks(0, blocks, memoryview(image))
+        return image
+
+    def write_kv(self, blocks: Sequence[int], image: memoryview) -> None:
+        """Write what ``read_kv`` of the same layers returned.
+
+        Raises:
+            EngineError: It has another length, or a block is not there.
+        """
+        expected = len(blocks) * self._block_bytes[0]
+        if len(image) != expected or (
+            blocks and not 0 <= min(blocks) <= max(blocks) < self.num_blocks
+        ):
+            raise EngineError(
+                f"{len(blocks)} blocks came in {len(image)} bytes, expected {expected}, "
+                f"of blocks 0 to {self.num_blocks - 1}"
+            )
+        self._memory.blocks.write_blocks(0, blocks, image)
+
+    def close(self) -> None:
+        for arrival in self._further if self._pages is not None else ():
+            arrival.close()
+        self._program = None
+        super().close()

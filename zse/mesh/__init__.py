@@ -1,0 +1,1 @@
+"""Several machines as one pipeline: which layers each computes, and what follows a loss."""

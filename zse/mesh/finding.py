@@ -1,0 +1,196 @@
+"""Where nodes are looked for: a list, the pods of a Kubernetes service, or this network.
+
+On a network they are found by Zenoh (extra ``mesh``): multicast tells nodes of each other within a
+tenth of a second, and a token of each says that it lives. Its lease is short and it can come back,
+unlike the verdicts of a cluster manager. Nothing of a model goes that way; and whoever answers
+there still has to know the secret before anything is said to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import UsageError, needing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from zse.server_options import MeshOptions
+
+_LOG = logging.getLogger("zse.mesh")
+_LEAST_SECRET = 16
+LEASE_MILLISECONDS = 400
+_ADDRESS = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}:[0-9]{1,5}")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def secret_of(options: MeshOptions) -> bytes:
+    """Return the mesh's secret.
+
+    Raises:
+        UsageError: There is none, or it is too short to be one.
+    """
+    secret = options.mesh_secret
+    if len(secret) < _LEAST_SECRET:
+        raise UsageError(
+            f"the secret of the mesh has {len(secret)} characters; "
+            f"expected {_LEAST_SECRET} or more",
+            hint="Set ZSE_MESH_SECRET to the same text everywhere: openssl rand -hex 32.",
+        )
+    return secret.encode()
+
+
+@contextmanager
+def finder_of(where: str, secret: bytes) -> Iterator[Callable[[], Iterable[str]]]:
+    """Yield what returns the addresses of nodes, as many as there are by then.
+
+    Raises:
+        UsageError: ``where`` names none.
+        MissingDependencyError: The network is to be asked, and Zenoh is not installed.
+    """
+    if where == "auto":
+        with Discovery(secret) as discovery:
+            yield discovery.addresses
+    elif where.startswith("k8s:"):
+        service = checked_address(where.removeprefix("k8s:"))
+        yield lambda: addresses_of_service(service)
+    else:
+        listed = [checked_address(one.strip()) for one in where.split(",") if one.strip()]
+        yield lambda: listed
+
+
+def checked_address(address: str) -> str:
+    """Return an address that has the form of one.
+
+    Raises:
+        UsageError: It has not.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise UsageError(f"{address!r} is no address of a node; expected HOST:PORT")
+    return address
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a node, which becomes part of a key.
+
+    Raises:
+        UsageError: It has other characters than letters, digits, dots, dashes and underscores.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name of a node: 1 to 64 letters, digits, dots, dashes, underscores"
+        )
+    return name
+
+
+def addresses_of_service(service: str) -> list[str]:
+    """Return the addresses of all pods behind a headless service, ``NAME:PORT``; it may be none."""
+    host, _, port = service.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        _LOG.debug("%s has no pods yet: %s", host, error)
+        return []
+    hosts = sorted({str(entry[4][0]) for entry in found})
+    return [f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts]
+
+
+class Discovery:
+    """Nodes of this mesh on this network; told when one comes or its token goes.
+
+    Args:
+        secret: Of the mesh. Other meshes of the network have other keys.
+        own: Name and address of the node that is announced; None for who only looks.
+        join: Addresses, HOST:PORT, of Zenoh peers where multicast does not reach.
+        listen: Address that Zenoh listens at; empty: any.
+        on_change: Called with an address and whether it is there now.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        own: tuple[str, str] | None = None,
+        *,
+        join: Iterable[str] = (),
+        listen: str = "",
+        on_change: Callable[[str, bool], None] | None = None,
+    ) -> None:
+        with needing("mesh", "discovery of nodes"):
+            import zenoh
+        self._zenoh: Any = zenoh
+        self._found: set[str] = set()
+        self._lock = threading.Lock()
+        self._on_change = on_change
+        self._prefix = f"zse/mesh/{mesh_id(secret)}"
+        self._session: Any = zenoh.open(self._config(list(join), listen))
+        self._listener = self._session.liveliness().declare_subscriber(
+            f"{self._prefix}/**", self._tell, history=True
+        )
+        self._token = None
+        if own is not None:
+            key = f"{self._prefix}/{checked_name(own[0])}/{own[1].encode().hex()}"
+            self._token = self._session.liveliness().declare_token(key)
+
+    def addresses(self) -> list[str]:
+        with self._lock:
+            return sorted(self._found)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __enter__(self) -> Discovery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _config(self, join: list[str], listen: str) -> Any:
+        config = self._zenoh.Config()
+        settings: dict[str, Any] = {
+            "mode": "peer",
+            "transport/link/tx/lease": LEASE_MILLISECONDS,
+            "transport/link/tx/keep_alive": 4,
+            # Shared memory would let nodes of one host hear of each other past a cut wire.
+            "transport/shared_memory/enabled": False,
+            "scouting/multicast/enabled": not join and not listen,
+        }
+        if join:
+            settings["connect/endpoints"] = [f"tcp/{address}" for address in join]
+        if listen:
+            settings["listen/endpoints"] = [f"tcp/{listen}"]
+        for key, value in settings.items():
+            config.insert_json5(key, json.dumps(value))
+        return config
+
+    def _tell(self, sample: Any) -> None:
+        address = _address_in(str(sample.key_expr))
+        if not address:
+            return
+        is_there = sample.kind == self._zenoh.SampleKind.PUT
+        with self._lock:
+            (self._found.add if is_there else self._found.discard)(address)
+        if self._on_change is not None:
+            self._on_change(address, is_there)
+
+
+def mesh_id(secret: bytes) -> str:
+    """Return what tells meshes of one network apart; the secret cannot be found from it."""
+    return hmac.new(secret, b"zse mesh id", hashlib.sha256).hexdigest()[:16]
+
+
+def _address_in(key: str) -> str:
+    """Return the address that a key holds; anybody may write one, so it may be none: empty."""
+    try:
+        address = bytes.fromhex(key.rpartition("/")[2]).decode("ascii")
+    except ValueError:
+        return ""
+    return address if _ADDRESS.fullmatch(address) else ""

@@ -1,0 +1,372 @@
+"""A front end: it gives orders, sends steps, and hands a lost node's work to its standby.
+
+It alone decides who is lost, so there is no quorum and no split: a node obeys the newest order, and
+what an older one caused is void. It is also what everything hangs on: with it the requests go.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from zse.errors import MeshError, ZSEError
+from zse.mesh.duties import after_loss, move_to_free, next_standby
+from zse.mesh.flight import Flight
+from zse.mesh.frames import Frame, Kind
+from zse.mesh.membership import Membership, Patience, Standing
+from zse.mesh.messages import AskLook, AskOpen, Done, Look, Order, Place, StepHead, decode, encode
+from zse.mesh.peers import Peers, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.backends.types import StepBatch
+    from zse.mesh.codecs import Codec
+    from zse.mesh.duties import Duties, Duty
+    from zse.mesh.flight import MeshStep
+    from zse.mesh.peers import Peer
+
+_LOG = logging.getLogger("zse.mesh")
+_TICK_SECONDS = 0.01
+_BEAT_TICKS = 4
+_REJOIN_SECONDS = 0.25
+_CALL_SECONDS = 0.5
+_OPEN_SECONDS = 600.0
+_SLOW_SECONDS = 30.0
+"""How long a node that was too slow gets no work."""
+_VOUCHERS = 3
+_FEED_SECONDS = 5.0
+"""How long a standby may have nothing before all is sent to it again."""
+
+
+class Front:
+    """See above.
+
+    Args:
+        secret: Of the mesh.
+        vocab_size: Of the model.
+        patience: With nodes that are silent.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        vocab_size: int,
+        patience: Patience | None = None,
+    ) -> None:
+        self.peers = Peers(secret, self._take_tokens, self._changed)
+        self._lock = threading.RLock()
+        self._flight = Flight(vocab_size)
+        self.membership = Membership(patience)
+        self.duties: Duties = ()
+        self._codecs: list[Codec] = []
+        self._opens: Callable[[Duty], AskOpen] | None = None
+        self._last_settled: dict[tuple[int, int], int] = {}
+        self.epoch = 0
+        self._order_time = 0.0
+        self.num_failovers = 0
+        self.last_failover_seconds = 0.0
+        self.addresses: set[str] = set()
+        """Where nodes are looked for that are not there."""
+        self._refused: dict[tuple[str, int], float] = {}
+        self._slow_until: dict[str, float] = {}
+        self._resent: tuple[int, int] = (0, 0)
+        self._is_opening = False
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch, name="zse-mesh-watch", daemon=True),
+            threading.Thread(target=self._rejoin, name="zse-mesh-rejoin", daemon=True),
+        ]
+
+    def begin(self, duties: Duties, codecs: list[Codec], opens: Callable[[Duty], AskOpen]) -> None:
+        """Take up the work.
+
+        Args:
+            duties: Who computes what at first; all stages are open there.
+            codecs: The form of rows on their way to each stage.
+            opens: What a node is asked for, to open a stage.
+        """
+        with self._lock:
+            self.duties, self._codecs, self._opens = duties, codecs, opens
+            self._give_order()
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        with self._lock:
+            self._flight.fail(MeshError("the mesh was left"))
+        self.peers.close()
+
+    # --- steps ---------------------------------------------------------------------------------
+
+    def submit(self, batch: StepBatch) -> MeshStep:
+        """Send a step on its way."""
+        with self._lock:
+            step = self._flight.add(batch)
+            if self.duties:
+                settled = self._settled()
+                self._flight.trim(settled[0])
+                self._send(step, settled)
+            else:
+                step.resolve(None, MeshError("the mesh has lost a stage that nobody else holds"))
+            return step
+
+    def _send(self, step: MeshStep, settled: list[int]) -> None:
+        raw = msgspec.Raw(step.batch)
+        head = encode(StepHead(0, self._flight.answered, settled, raw))
+        frame = Frame(kind=Kind.STEP, epoch=self.epoch, step=step.number, head=head)
+        self.peers.send(self.duties[0].node, frame)
+
+    def _take_tokens(self, frame: Frame) -> None:
+        with self._lock:
+            if frame.epoch == self.epoch:
+                self._flight.take(frame)
+
+    def _settled(self) -> list[int]:
+        """Return for each stage up to which step its standby has what it needs."""
+        return [
+            max(0, self._flight.answered if not duty.standby else self._done_by(duty))
+            for duty in self.duties
+        ]
+
+    def _done_by(self, duty: Duty) -> int:
+        peer = self.peers.by_name.get(duty.standby)
+        if peer is None or peer.state.epoch != self.epoch:
+            return 0 if peer is None else self._last_settled.get(duty.layers, 0)
+        for stage in peer.state.stages:
+            if (stage.first_layer, stage.end_layer) == duty.layers and not stage.is_primary:
+                self._last_settled[duty.layers] = stage.done
+                return stage.done
+        return 0
+
+    def _ready(self) -> set[tuple[int, int]]:
+        """Return the layers whose standbys have all that is not in a log."""
+        if not self._flight.answered:
+            return {duty.layers for duty in self.duties if duty.standby}
+        return {duty.layers for duty in self.duties if duty.standby and self._done_by(duty)}
+
+    # --- orders --------------------------------------------------------------------------------
+
+    def _give_order(self) -> None:
+        """Tell everybody who computes what; all that is on its way begins anew."""
+        self.epoch += 1
+        self._order_time = time.monotonic()
+        settled = self._settled()
+        order = Order(
+            self.epoch,
+            [self._place(duty, duty.node) for duty in self.duties],
+            [int(codec) for codec in self._codecs],
+            [self._place(duty, duty.standby) for duty in self.duties if duty.standby],
+            self._flight.answered,
+            settled,
+        )
+        for peer in self.peers.alive():
+            peer.ask(order)
+        self._flight.begun_anew()
+        for step in self._flight.to_resend():
+            self._send(step, settled)
+
+    def _place(self, duty: Duty, node: str) -> Place:
+        return Place(*duty.layers, node, self.peers.by_name[node].address)
+
+    def _lose(self, node: str, why: str) -> None:
+        """Hand the work of a node to its standbys."""
+        begun = time.perf_counter()
+        with self._lock:
+            if all(node not in (duty.node, duty.standby) for duty in self.duties):
+                return
+            changed = after_loss(self.duties, node, self._ready())
+            if changed is None:
+                _LOG.error("node %s is lost (%s) with a stage that nobody else holds", node, why)
+                self.duties = ()
+                self._flight.fail(
+                    MeshError(
+                        f"node {node} is lost ({why}) before anybody else had what it computed",
+                        hint="Start the server again, with a node more or without that one.",
+                    )
+                )
+                return
+            self.duties = changed
+            self.num_failovers += 1
+            self._give_order()
+            self.last_failover_seconds = time.perf_counter() - begun
+        _LOG.warning("node %s is lost (%s): epoch %d goes on without it", node, why, self.epoch)
+
+    def _changed(self, node: str, is_there: bool, reason: str) -> None:
+        now = time.monotonic()
+        if is_there:
+            self.membership.joined(node, now)
+        else:
+            self.membership.ended(node)
+            self._lose(node, reason)
+
+    # --- watching ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        tick = 0
+        while not self._stop.wait(_TICK_SECONDS):
+            tick += 1
+            try:
+                if tick % _BEAT_TICKS == 0:
+                    self.peers.beat()
+                self._look_at_members()
+                self._look_at_steps()
+                self._look_at_duties()
+            except ZSEError as error:
+                _LOG.warning("%s", error)
+            except Exception:  # noqa: BLE001 - whoever watches goes on
+                _LOG.exception("the watch over the mesh failed")
+
+    def _look_at_members(self) -> None:
+        now, membership = time.monotonic(), self.membership
+        for peer in self.peers.alive():
+            if peer.state_time > membership.members[peer.name].last_heard:
+                membership.heard(peer.name, peer.state_time)
+        for name in membership.newly_suspect(now):
+            self._ask_vouchers(name)
+        for name in membership.judged(now):
+            standing = membership.members[name].standing
+            self.peers.give_up(name, f"it is silent: {standing}")
+        for peer in self.peers.alive():
+            for duty, following in zip(self.duties, self.duties[1:], strict=False):
+                is_cut = duty.node == peer.name and following.node in peer.state.silent
+                if is_cut and membership.members[following.node].standing is Standing.ALIVE:
+                    peer.state.silent = []
+                    self.peers.give_up(following.node, f"{peer.name} does not reach it")
+
+    def _ask_vouchers(self, suspect: str) -> None:
+        peer, member = self.peers.by_name[suspect], self.membership.members[suspect]
+        ask = AskLook(address=peer.address, seconds=0.1)
+        for voucher in [one for one in self.peers.alive() if one.name != suspect][:_VOUCHERS]:
+            future, incarnation = voucher.ask(ask), member.incarnation
+
+            def tell(done: Any, incarnation: int = incarnation) -> None:
+                if done.exception() is None and decode(done.result(), Look).is_there:
+                    self.membership.vouched(suspect, incarnation)
+
+            future.add_done_callback(tell)
+
+    def _look_at_steps(self) -> None:
+        with self._lock:
+            overdue = self._flight.overdue(time.monotonic())
+            if overdue is None or not self.duties:
+                return
+            if self._resent[0] != overdue.number:
+                # A frame may have gone astray; sending all again is cheap and can do no harm.
+                self._resent = overdue.number, self.epoch
+                _LOG.info("step %d is late (%.2f s): sent again", overdue.number, overdue.seconds)
+                self._give_order()
+                return
+            culprit = self._holder_of(overdue.number)
+            if culprit and any(duty.standby for duty in self.duties if duty.node == culprit):
+                self._slow_until[culprit] = time.monotonic() + _SLOW_SECONDS
+                self._resent = 0, 0
+                self.peers.give_up(culprit, f"it takes {overdue.seconds:.2f} s for a step")
+            else:
+                self._flight.begun_anew()
+
+    def _holder_of(self, step: int) -> str:
+        """Return the first node whose stage has not computed a step."""
+        for duty in self.duties:
+            peer = self.peers.by_name[duty.node]
+            done = {(s.first_layer, s.end_layer): s.done for s in peer.state.stages}
+            if done.get(duty.layers, 0) < step:
+                return duty.node
+        return ""
+
+    def _look_at_duties(self) -> None:
+        """Let every stage have a standby, and a free node some work."""
+        now = time.monotonic()
+        with self._lock:
+            if not self.duties or self._is_opening:
+                return
+            lacking = {d.layers for d in self.duties if d.standby} - self._ready()
+            if lacking and now - self._order_time > _FEED_SECONDS:
+                self._give_order()  # what a standby was sent went astray: it begins anew
+                return
+            moved = move_to_free(self.duties, self._ready())
+            if moved is not None:
+                self.duties = moved
+                self._give_order()
+                _LOG.info("epoch %d: a free node has taken a stage over", self.epoch)
+                return
+            alive = [
+                name
+                for name in self.membership.alive()
+                if self._slow_until.get(name, 0.0) < now
+                and not self.peers.by_name[name].link.is_closed
+            ]
+            refused = {key for key, until in self._refused.items() if until > now}
+            found = next_standby(self.duties, alive, refused)
+            if found is None:
+                return
+            self._is_opening = True
+            peer, duty = self.peers.by_name[found[1]], self.duties[found[0]]
+        threading.Thread(
+            target=self._open_standby, args=(found[0], duty, peer), daemon=True
+        ).start()
+
+    def _open_standby(self, place: int, duty: Duty, peer: Peer) -> None:
+        assert self._opens is not None
+        try:
+            peer.answer(self._opens(duty), Done, _OPEN_SECONDS)
+            with self._lock:
+                if place < len(self.duties) and self.duties[place] == duty:
+                    changed = replace(duty, standby=peer.name)
+                    self._last_settled.pop(duty.layers, None)
+                    self.duties = (*self.duties[:place], changed, *self.duties[place + 1 :])
+                    self._give_order()
+        except ZSEError as error:
+            _LOG.warning("%s cannot stand by for layers %s: %s", peer.name, duty.layers, error)
+            self._refused[peer.name, place] = time.monotonic() + _SLOW_SECONDS
+        finally:
+            self._is_opening = False
+
+    def _rejoin(self) -> None:
+        while not self._stop.wait(_REJOIN_SECONDS):
+            there = {peer.address for peer in self.peers.alive()}
+            now = time.monotonic()
+            slow = {
+                self.peers.by_name[name].address
+                for name, until in list(self._slow_until.items())
+                if until > now and name in self.peers.by_name
+            }
+            for address in sorted(self.addresses - there - slow):
+                try:
+                    name = self.peers.connect(address, _CALL_SECONDS)
+                    _LOG.info("node %s is there at %s", name, address)
+                except ZSEError as error:
+                    _LOG.debug("%s: %s", address, error)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the mesh in plain values."""
+        with self._lock:
+            duties = self.duties
+            return {
+                "epoch": self.epoch,
+                "failovers": self.num_failovers,
+                "steps": self._flight.submitted,
+                "stages": [
+                    {
+                        "first_layer": duty.first_layer,
+                        "end_layer": duty.end_layer,
+                        "node": duty.node,
+                        "standby": duty.standby,
+                        "standby_ready": duty.layers in self._ready(),
+                    }
+                    for duty in duties
+                ],
+                "nodes": [
+                    {**describe(peer), "standing": self.membership.members[name].standing.value}
+                    for name, peer in sorted(self.peers.by_name.items())
+                ],
+            }

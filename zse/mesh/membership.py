@@ -1,0 +1,121 @@
+"""Who is there: alive, suspect, dead. A suspicion is looked into, and anybody can come back.
+
+    alive --silent, or its token is gone--> suspect --no peer reaches it either--> dead
+      ^---------- heard again --------------'  |                                   |
+      '----------------------------------------+----- it joins again --------------'
+
+Pure: told of what happened and of the time, never asks a clock. A connection that ended, which the
+system of the other side said, needs no suspicion. Peers are asked as in SWIM (Das et al., 2002), so
+that a broken wire of this machine is not taken for the death of another.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from zse.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Standing(StrEnum):
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    CUT_OFF = "cut off"
+    """Peers reach it, this machine does not."""
+    DEAD = "dead"
+
+
+@record
+class Patience:
+    """How long what is silent is waited for, in seconds."""
+
+    silent_seconds: float = 0.3
+    """Until a node is suspect."""
+    verdict_seconds: float = 0.15
+    """Until peers must have vouched for it."""
+
+
+class Member:
+    """What is known of one node."""
+
+    def __init__(self, now: float) -> None:
+        self.standing = Standing.ALIVE
+        self.incarnation = 0
+        """How often it has joined: what is told of an earlier one is void."""
+        self.last_heard = now
+        self.suspect_since = 0.0
+        self.vouched = False
+
+
+class Membership:
+    """All nodes that were ever there."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+        self.members: dict[str, Member] = {}
+
+    def joined(self, node: str, now: float) -> None:
+        member = self.members.setdefault(node, Member(now))
+        member.incarnation += 1
+        member.standing, member.last_heard, member.vouched = Standing.ALIVE, now, False
+
+    def heard(self, node: str, now: float) -> None:
+        """Note a sign of life; it ends a suspicion, but not a death: the dead join again."""
+        member = self.members[node]
+        member.last_heard = now
+        if member.standing is Standing.SUSPECT:
+            member.standing = Standing.ALIVE
+
+    def ended(self, node: str) -> None:
+        """Note that its system closed the connection: the process is gone."""
+        if node in self.members:
+            self.members[node].standing = Standing.DEAD
+
+    def accused(self, node: str, now: float) -> None:
+        """Note that somebody does not hear of it, or that its token is gone."""
+        member = self.members.get(node)
+        if member is not None and member.standing is Standing.ALIVE:
+            member.standing, member.suspect_since = Standing.SUSPECT, now
+            member.vouched = False
+
+    def vouched(self, node: str, incarnation: int) -> None:
+        """Note that a peer reaches it, as it was when that was asked."""
+        member = self.members.get(node)
+        if member is not None and member.incarnation == incarnation:
+            member.vouched = True
+
+    def newly_suspect(self, now: float) -> list[str]:
+        """Suspect who has been silent for too long; return them."""
+        silent = [
+            name
+            for name, member in self.members.items()
+            if member.standing is Standing.ALIVE
+            and now - member.last_heard > self._patience.silent_seconds
+        ]
+        for name in silent:
+            self.accused(name, now)
+        return silent
+
+    def judged(self, now: float) -> list[str]:
+        """Return the suspects whose time is over; their standing says what they are."""
+        due = [
+            name
+            for name, member in self.members.items()
+            if member.standing is Standing.SUSPECT
+            and now - member.suspect_since > self._patience.verdict_seconds
+        ]
+        for name in due:
+            member = self.members[name]
+            member.standing = Standing.CUT_OFF if member.vouched else Standing.DEAD
+        return due
+
+    def alive(self) -> list[str]:
+        return [n for n, member in self.members.items() if member.standing is Standing.ALIVE]
+
+    def reachable(self, names: Iterable[str]) -> list[str]:
+        """Return those that work may be given to: a suspect keeps its work, and gets no other."""
+        alive = set(self.alive())
+        return [name for name in names if name in alive]

@@ -1,0 +1,96 @@
+"""From a front's words to a stage on this node: the same file, the same options, some layers."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from zse.backends.cpu.stage import CPUStage
+from zse.engine.opening import open_file
+from zse.errors import MeshError, UnsupportedModelError
+from zse.format.reader import ZSEReader
+from zse.models.runner import spec_of
+from zse.models.stage import stage_of
+from zse.option import with_values
+from zse.options import load_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.format.model_file import ModelFile
+    from zse.mesh.messages import AskOpen
+    from zse.models.stage import StageSpec
+    from zse.options import LoadOptions
+    from zse.settings import Settings
+
+_SAME_EVERYWHERE = (
+    *("kv_dtype", "block_size", "exact_activations", "deterministic", "max_context"),
+    *("max_sequences", "max_batch_tokens"),
+)
+"""Options that decide bits or blocks: the front's hold on all nodes."""
+
+
+def digest_of(reader: ModelFile) -> str:
+    """Return what two files have in common whose weights and numbers are the same."""
+    digest = hashlib.sha256(repr(sorted(reader.header.model_config.items())).encode())
+    for group in reader.header.groups:
+        digest.update(f"{group.name}:{group.sha256};".encode())
+    return digest.hexdigest()
+
+
+def shared_options(options: LoadOptions, num_blocks: int) -> dict[str, Any]:
+    """Return the options that every node computes with."""
+    found: dict[str, Any] = {"num_blocks": num_blocks}
+    for part in (options.device, options.cache, options.batch):
+        found |= {key: getattr(part, key) for key in _SAME_EVERYWHERE if hasattr(part, key)}
+    return found
+
+
+def opener(
+    settings: Settings, *, model: str = "", threads: int = 0
+) -> Callable[[AskOpen], CPUStage]:
+    """Return what opens stages on this node.
+
+    Args:
+        settings: Of this node.
+        model: Where its copy of the model is, whatever the front calls it; empty: as the front.
+        threads: That compute; 0: as many as are good.
+    """
+
+    def open_stage(ask: AskOpen) -> CPUStage:
+        unknown = set(ask.options) - {*_SAME_EVERYWHERE, "num_blocks"}
+        if unknown:
+            raise MeshError(f"a front asks for options that are not known: {sorted(unknown)}")
+        options = load_options(**ask.options)
+        options = with_values(options, {"device": "cpu", "threads": threads})
+        reader = open_file(model or ask.model, options, settings)
+        try:
+            if not isinstance(reader, ZSEReader):
+                raise UnsupportedModelError(f"{reader.path} is no file of this machine")
+            if (found := digest_of(reader)) != ask.digest:
+                raise MeshError(
+                    f"{reader.path} has other weights than the front's file: "
+                    f"{found[:12]}, expected {ask.digest[:12]}",
+                    hint="Copy the file to this node, or name the right one with --model.",
+                )
+            spec = spec_of(reader)
+            spec = spec.within(options.batch.max_context or spec.max_position)
+            stage = stage_of(spec, ask.first_layer, ask.end_layer)
+            return _Owned(reader, stage, options)
+        except BaseException:
+            reader.close()
+            raise
+
+    return open_stage
+
+
+class _Owned(CPUStage):
+    """A stage whose file is closed with it."""
+
+    def __init__(self, reader: ZSEReader, stage: StageSpec, options: LoadOptions) -> None:
+        self._reader = reader
+        super().__init__(reader, stage, options)
+
+    def close(self) -> None:
+        super().close()
+        self._reader.close()

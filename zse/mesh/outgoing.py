@@ -1,0 +1,138 @@
+"""Connections of a node to those that it sends to: made when an order names them, kept, watched."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from zse.errors import ZSEError
+from zse.mesh.frames import Frame, Kind
+from zse.mesh.link import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from zse.mesh.messages import Place
+
+_LOG = logging.getLogger("zse.mesh")
+_CALL_SECONDS = 1.0
+_BEAT_SECONDS = 0.05
+
+
+class _Way:
+    """A link that may still be under way; frames wait for it in their order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._waiting: list[Frame] = []
+        self.is_ended = False
+        self.begun = time.monotonic()
+
+    @property
+    def last_heard(self) -> float:
+        return self.begun if self._link is None else self._link.last_heard
+
+    def send(self, frame: Frame) -> None:
+        with self._lock:
+            if self._link is None and not self.is_ended:
+                self._waiting.append(frame)
+                return
+        if self._link is not None:
+            self._link.send(frame)
+
+    def open(self, link: Link) -> None:
+        with self._lock:
+            self._link = link.start()
+            for frame in self._waiting:
+                link.send(frame)
+            self._waiting.clear()
+        if self.is_ended:
+            link.close()
+
+    def end(self, reason: str) -> None:
+        self.is_ended = True
+        self._waiting.clear()
+        if self._link is not None:
+            self._link.close(reason)
+
+
+class Outgoing:
+    """Links by purpose and address. Rows and blocks have their own: neither waits for the other.
+
+    Args:
+        call: ``call(purpose, address, seconds)`` returns a channel.
+    """
+
+    def __init__(self, call: Callable[[str, str, float], Any]) -> None:
+        self._call = call
+        self._lock = threading.Lock()
+        self._ways: dict[tuple[str, str], _Way] = {}
+        self._nodes: dict[str, str] = {}
+        """Address -> node, of those that the last order names."""
+        self._stop = threading.Event()
+        self._beats: threading.Thread | None = None
+
+    def keep(self, places: Iterable[Place]) -> None:
+        """Keep the links to these places alone."""
+        self._nodes = {place.address: place.node for place in places}
+        with self._lock:
+            gone = [key for key in self._ways if key[1] not in self._nodes]
+            ways = [self._ways.pop(key) for key in gone]
+        for way in ways:
+            way.end("no longer a neighbour")
+
+    def send(self, purpose: str, place: Place, frame: Frame) -> None:
+        """Send a frame and never wait; what is lost with a link comes again by the next order."""
+        key = purpose, place.address
+        with self._lock:
+            way = self._ways.get(key)
+            if way is None or way.is_ended:
+                way = self._ways[key] = _Way()
+                threading.Thread(target=self._open, args=(key, way), daemon=True).start()
+            if self._beats is None:
+                self._beats = threading.Thread(target=self._beat, daemon=True)
+                self._beats.start()
+        way.send(frame)
+
+    def silent(self, seconds: float) -> list[str]:
+        """Return the nodes that were sent to and have not been heard of for so long."""
+        now = time.monotonic()
+        with self._lock:
+            ways = list(self._ways.items())
+        quiet = {address for (_, address), way in ways if now - way.last_heard > seconds}
+        return [self._nodes[address] for address in quiet if address in self._nodes]
+
+    def close(self) -> None:
+        self._stop.set()
+        with self._lock:
+            ways = list(self._ways.values())
+        for way in ways:
+            way.end("closed here")
+
+    def _open(self, key: tuple[str, str], way: _Way) -> None:
+        purpose, address = key
+        try:
+            channel = self._call(purpose, address, _CALL_SECONDS)
+        except ZSEError as error:
+            _LOG.warning("%s cannot be sent to: %s", address, error)
+            way.end(str(error))
+            return
+        way.open(Link(channel, _ignore, lambda _link, reason: self._ended(key, way, reason)))
+
+    def _beat(self) -> None:
+        while not self._stop.wait(_BEAT_SECONDS):
+            with self._lock:
+                ways = list(self._ways.values())
+            for way in ways:
+                way.send(Frame(kind=Kind.BEAT))
+
+    def _ended(self, key: tuple[str, str], way: _Way, reason: str) -> None:
+        way.is_ended = True
+        _LOG.info("the way to %s ended: %s", key[1], reason)
+
+
+def _ignore(_link: Link, _frame: Frame) -> None:
+    """Beats are answered; the link has noted when."""

@@ -1,0 +1,85 @@
+"""A node as a process: it announces itself, says where it is, and stays until it is told to go."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from zse.errors import MeshError
+from zse.mesh.finding import Discovery, checked_address, checked_name, secret_of
+from zse.mesh.node import Node, NodeSetup
+from zse.mesh.opening import opener
+from zse.mesh.probe import facts_of_machine
+from zse.records import record
+from zse.units import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.settings import Settings
+
+_ENDS = (signal.SIGTERM, signal.SIGINT)
+
+
+@record
+class NodeStart:
+    """What ``zse mesh start`` was told."""
+
+    listen: str = "127.0.0.1:0"
+    name: str = ""
+    advertised: str = ""
+    join: tuple[str, ...] = ()
+    scout: str = ""
+    is_found: bool = True
+    model: str = ""
+    memory_gib: float = 0.0
+    threads: int = 0
+
+
+def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) -> int:
+    """Be a node until SIGTERM or Ctrl-C; return the exit code.
+
+    Raises:
+        UsageError: A name, an address or the secret is none.
+        MeshError: The address is taken.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # of all threads: one waits for them
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    secret = secret_of(settings.serve.mesh)
+    host, _, port = start.listen.rpartition(":")
+    if start.advertised:
+        checked_address(start.advertised)
+    name = checked_name(start.name or f"{socket.gethostname()}-{os.getpid()}")
+    # Measured before anything else runs here; what is available is asked for again with each call.
+    first = facts_of_machine(name, int(start.memory_gib * GIB))
+    setup = NodeSetup(
+        name=name,
+        secret=secret,
+        host=host.strip("[]") or "127.0.0.1",
+        port=int(port) if port.isdecimal() else 0,
+        advertised=start.advertised,
+    )
+    try:
+        node = Node(
+            setup, lambda: first, opener(settings, model=start.model, threads=start.threads)
+        )
+    except OSError as error:
+        raise MeshError(
+            f"{start.listen} cannot be listened at: {error.strerror}",
+            hint="Choose another --listen.",
+        ) from error
+    with ExitStack() as open_things:
+        open_things.callback(node.close)
+        if start.is_found:
+            own = name, node.address
+            join = [checked_address(one) for one in start.join]
+            open_things.enter_context(Discovery(secret, own, join=join, listen=start.scout))
+        node.start()
+        tell(f"{name} listens at {node.address}")
+        leave = signal.sigwait(_ENDS)
+        logging.getLogger("zse.mesh").info("leaving: %s", signal.Signals(leave).name)
+    return 0

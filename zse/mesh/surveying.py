@@ -1,0 +1,86 @@
+"""Who is there, as anybody who knows the secret may ask, without taking a front's place."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from zse import __version__
+from zse.errors import ZSEError
+from zse.mesh.messages import AskFacts, AskLook, Facts, Look
+from zse.mesh.peers import Peers, describe
+from zse.units import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_LOOK_BYTES = 1 << 20
+_POLL_SECONDS = 0.02
+_STATE_SECONDS = 0.2
+
+
+def survey(find: Callable[[], Iterable[str]], secret: bytes, *, seconds: float) -> dict[str, Any]:
+    """Return nodes, links between them, and what is wrong, in plain values.
+
+    Under ``plan`` stands what ``zse.mesh.facts`` reads.
+    """
+    peers = Peers(secret, lambda _: None, lambda *_: None, purpose="survey")
+    problems: dict[str, str] = {}
+    try:
+        deadline, asked = time.monotonic() + seconds, set[str]()
+        while True:
+            for address in sorted(set(find()) - asked):
+                asked.add(address)
+                try:
+                    peers.connect(address, 1.0)
+                except ZSEError as error:
+                    problems[address] = f"{address}: {error}"
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        peers.beat()
+        time.sleep(_STATE_SECONDS)
+        there = sorted(peers.alive(), key=lambda peer: peer.name)
+        for peer in there:
+            peer.facts = peer.answer(AskFacts(), Facts)
+            if peer.facts.version != __version__:
+                problems[peer.name] = (
+                    f"{peer.name} runs zse {peer.facts.version}: no front takes it"
+                )
+        links = []
+        for peer in there:
+            for other in there:
+                if peer is other:
+                    continue
+                look = peer.answer(AskLook(other.address, 2.0, _LOOK_BYTES), Look)
+                if not look.is_there:
+                    problems[f"{peer.name}/{other.name}"] = (
+                        f"{peer.name} does not reach {other.name} at {other.address}: {look.error}"
+                    )
+                    continue
+                links.append(
+                    {
+                        "from": peer.name,
+                        "to": other.name,
+                        "ms": round(look.seconds * 1e3, 3),
+                        "mbit_per_s": round(look.bytes_per_second * 8 / 1e6, 1),
+                    }
+                )
+        return {
+            "nodes": [describe(peer) for peer in there],
+            "plan": {
+                "nodes": [
+                    {
+                        "name": peer.name,
+                        "memory_gib": round(peer.facts.memory_bytes / GIB, 3),
+                        "gb_per_s": round(peer.facts.bytes_per_second / 1e9, 3),
+                    }
+                    for peer in there
+                    if peer.facts
+                ],
+                "links": links,
+            },
+            "problems": list(problems.values()),
+        }
+    finally:
+        peers.close()
