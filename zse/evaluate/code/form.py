@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
+from zse.evaluate.code.script import definitions_of
+
 if TYPE_CHECKING:
     from zse.evaluate.code.problems import Problem
 
@@ -54,14 +56,16 @@ def program_of(problem: Problem, answer: str, form: Form) -> str:
     """Return the program that goes through to its end where an answer is right.
 
     A chat model's script stands after the problem's own text, whose imports and helpers it may
-    need and whose function it defines anew; of an answer that fenced its code once more, the first
-    fenced block counts. A base model's answer is the body of the problem's function.
+    need and whose function it defines anew, without tests of its own; of an answer that fenced its
+    code once more, the first fenced block counts. A base model's answer is the body of the
+    problem's function.
     """
     code, head = answer[:MOST_CHARACTERS], problem.prompt
     if form == "chat":
         fenced = _FENCED.search(code)
         head = problem.prompt.rstrip()
-        code = _NO_BODY + (fenced[1] if fenced else code)
+        script = fenced[1] if fenced else code
+        code = _NO_BODY + definitions_of(script, problem.entry_point)
     parts = (head + code, problem.test, f"check({problem.entry_point})")
     text = "\n\n".join(parts) + "\n"
     first = "".join(_FUTURE.findall(code))  # stands in the first lines or nowhere
