@@ -26,6 +26,7 @@ from zse.kernels.exchange.launch import (
     rank_sum,
     slot_words_for,
     state_bytes,
+    sums_apart,
     takes_norm,
 )
 from zse.units import align_up
@@ -131,9 +132,12 @@ class Collectives:
     ) -> bool:
         """Whether the sum over ranks and a norm of the stream are one kernel.
 
-        Many rows of many ranks are not: each rank adds up some of them.
+        Many rows of many ranks are not: each rank adds up some of them. Nor are a few wide ones.
         """
-        in_two = self._is_narrow(step.shape.rows) and self.exchange.ranks >= ALL_SENT_BELOW
+        rows = step.shape.rows
+        in_two = self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
+        if sums_apart(1 if self._is_exact else rows, hidden):
+            return False
         return (
             residual.pending is not None
             and residual.is_share

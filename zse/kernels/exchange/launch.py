@@ -36,6 +36,8 @@ this GPU that wait for theirs."""
 ALL_SENT_BELOW = 3
 """Ranks from which on tiles of many numbers are added up by one rank each. Between two it would
 send as many bytes, and wait twice."""
+APART_ABOVE, APART_ROWS = 4096, 16
+"""Columns above which, and rows up to which, a sum over ranks is a kernel apart from the norm."""
 _MOST_COUNT = 2**31 - 1
 
 
@@ -89,6 +91,15 @@ def state_bytes(programs: int) -> int:
 def takes_norm(hidden: int) -> bool:
     """Whether the sum of a row and its norm can be one kernel."""
     return hidden % 16 == 0 and hidden <= NORM_GROUPS[-1] * ACTIVATION_GROUP
+
+
+def sums_apart(rows: int, hidden: int) -> bool:
+    """Whether the sum of a few rows, and then their norm, take less time than both at once.
+
+    One program sends a row where both are one kernel, many where the sum is one of its own. Two
+    H200: 6.3 microseconds instead of 9.1 for a row of 8,192; 5.0 instead of 4.7 for one of 3,584.
+    """
+    return hidden > APART_ABOVE and rows <= APART_ROWS
 
 
 def rank_norm(
