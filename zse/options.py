@@ -119,6 +119,19 @@ class CacheOptions(Checked):
         unset="it is not encrypted",
     )
 
+    prefix_host_gib: float = described(
+        0.0,
+        "Host memory where a GPU's prefixes go when its KV cache is full, to come back when they "
+        "are asked for",
+        unit="GiB",
+        unset="none",
+    )
+
+    @property
+    def prefix_host_bytes(self) -> int:
+        """Host memory for prefixes that left the device."""
+        return int(self.prefix_host_gib * GIB)
+
     @property
     def kv_bytes(self) -> int:
         """Memory for the KV cache; 0 means chosen from what is free."""
@@ -279,6 +292,7 @@ class LoadFields(TypedDict, total=False):
     prefix_cache: bool
     prefix_store: str
     prefix_store_gib: float
+    prefix_host_gib: float
     prefix_key_file: str
     max_context: int
     max_sequences: int

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zse.backends.kv_images import KVImages
     from zse.backends.states import StateLayout
     from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
+    from zse.kv.host_tier import HostBlocks
     from zse.kv.windows import WindowGroup
     from zse.models.layer_spec import (
         AttentionSpec,
@@ -216,6 +217,14 @@ class Retainable(Protocol):
 
     def release(self) -> None:
         """Undo ``retain``."""
+
+
+@runtime_checkable
+class KeepsInHost(Protocol):
+    """A backend whose blocks lie elsewhere than in host memory, and can go there."""
+
+    def host_blocks(self, length_bytes: int) -> HostBlocks:
+        """Return host memory for blocks of the pool; it goes with the backend."""
 
 
 class PendingStep(Protocol):

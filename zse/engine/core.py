@@ -25,6 +25,7 @@ from zse.engine.sequence import Sequence, seed_of_choice
 from zse.engine.stats import EngineStats, SpeculationCounts
 from zse.errors import EngineError, InvalidParameterError, UsageError
 from zse.kv.cache import KVCache
+from zse.kv.host_tier import HostTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,7 @@ class EngineCore:
             prefix_cache=options.cache.prefix_cache,
             num_checkpoints=runner.num_checkpoints,
             windows=runner.windows,
+            tier=_tier_of(runner, options),
         )
         self._scheduler = Scheduler(
             self.cache,
@@ -227,6 +229,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         scheduler, cache, speculator = self._scheduler, self.cache, self._speculator
+        tier = cache.tier
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
@@ -241,6 +244,10 @@ class EngineCore:
             generated_tokens=self._num_generated_tokens,
             steps=self._num_steps,
             restored_file_tokens=cache.restored_hits["file"],
+            host_hit_tokens=tier.hit_tokens if tier is not None else 0,
+            host_blocks_total=tier.num_blocks if tier is not None else 0,
+            host_blocks_used=tier.num_used if tier is not None else 0,
+            host_blocks_kept=tier.kept_blocks if tier is not None else 0,
             restored_store_tokens=cache.restored_hits["store"],
             speculation=speculator.counts() if speculator is not None else SpeculationCounts(),
         )
@@ -420,6 +427,14 @@ class EngineCore:
         siblings.remove(sequence)
         if not siblings:
             del self._requests[request_id]
+
+
+def _tier_of(runner: ModelRunner, options: LoadOptions) -> HostTier | None:
+    """Return where prefixes go that leave the device, if they are to go anywhere."""
+    cache = options.cache
+    if not (cache.prefix_host_bytes and cache.prefix_cache):
+        return None
+    return HostTier(runner.host_blocks(cache.prefix_host_bytes))
 
 
 def _as_many_as(most: int | None, options: BatchOptions) -> BatchOptions:

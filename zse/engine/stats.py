@@ -33,6 +33,13 @@ class EngineStats:
     """Of these, tokens whose KV came with the model's file."""
     restored_store_tokens: int = 0
     """Of these, tokens whose KV was kept from before the start."""
+    host_hit_tokens: int = 0
+    """Of these, tokens whose KV came back from host memory."""
+    host_blocks_total: int = 0
+    """Blocks that host memory holds; 0 without any."""
+    host_blocks_used: int = 0
+    host_blocks_kept: int = 0
+    """Blocks that were copied there."""
     preemptions: int = 0
     prompt_tokens: int = 0
     """Prompt tokens of accepted requests."""

@@ -22,8 +22,13 @@ from zse.kv.windows import WindowPool
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zse.kv.host_tier import HostTier
     from zse.kv.prefix import CachedRun, Namespace
     from zse.kv.windows import WindowGroup, WindowTable
+
+
+_LEAVING_AT_ONCE = 16
+"""Blocks that go to the host together, at the least."""
 
 
 @dataclass(kw_only=True)
@@ -52,6 +57,7 @@ class KVCache:
         prefix_cache: Keep computed blocks for later requests with the same prefix.
         num_checkpoints: States that are kept beside them; None where sequences have no states.
         windows: Groups of layers that see only a window, each with a pool of its own.
+        tier: Where blocks go that are evicted; of sequences without states and windows alone.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class KVCache:
         prefix_cache: bool = True,
         num_checkpoints: int | None = None,
         windows: Sequence[WindowGroup] = (),
+        tier: HostTier | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -73,6 +80,7 @@ class KVCache:
         self._tree = RadixTree(self._allocator, block_size=block_size, on_removal=self._forget)
         # Without a state to go on from, blocks that are kept are of no use.
         self._keeps_prefixes = prefix_cache and num_checkpoints != 0
+        self.tier = tier if self._keeps_prefixes else None
         self._origins: dict[int, str] = {}
         self.restored_hits: Counter[str] = Counter()
         """Tokens that sequences reused of what came from outside, by where it came from."""
@@ -139,11 +147,15 @@ class KVCache:
             self._tree.acquire(block)  # first, so that making room cannot evict them
         num_new = self.blocks_for(len(token_ids)) - len(reused)
         has_room = num_new + num_reserved <= self.num_available and self.fits(most_tokens)
+        whole = token_ids[: num_reusable * self.block_size]
+        in_host = self._in_host(whole, reused, namespace) if has_room and source is None else []
         fresh = self._allocate(num_new) if has_room else None
         if fresh is None:
+            self._let_go(in_host)
             for block in reversed(reused):
                 self._tree.release(block)
             return None
+        num_reused = len(reused) + self._bring(whole, reused, fresh, in_host)
         if self.checkpoints is not None and checkpoint is not None:
             self.checkpoints.hold(checkpoint)
         if self._origins:
@@ -153,7 +165,7 @@ class KVCache:
         return BlockTable(
             namespace=namespace,
             blocks=[*reused, *fresh],
-            num_reused_tokens=len(reused) * self.block_size,
+            num_reused_tokens=num_reused * self.block_size,
             restored_from=checkpoint,
             windows=tuple(
                 pool.open_table(reused, own, most_tokens=most_tokens)
@@ -324,6 +336,8 @@ class KVCache:
 
     def flush(self) -> int:
         """Forget every prefix that no sequence uses and return the blocks freed."""
+        if self.tier is not None:
+            self.tier.clear()
         return self._tree.evict(self._tree.num_evictable)
 
     def check_consistency(self, tables: Sequence[BlockTable]) -> None:
@@ -340,6 +354,55 @@ class KVCache:
         for number, pool in enumerate(self._windows):
             own = [table.windows[number] for table in tables if table.windows]
             pool.check_consistency(own, set(self._tree.blocks()))
+
+    def _evict(self, num_blocks: int) -> None:
+        """Give up blocks; a tier gets them, some at a time, since a copy of several costs less."""
+        if self.tier is None:
+            self._tree.evict(num_blocks)
+            return
+        digests: list[bytes] = []
+        blocks: list[int] = []
+
+        def leave(digest: bytes, block: int) -> None:
+            digests.append(digest)
+            blocks.append(block)
+
+        self._tree.evict(max(num_blocks, _LEAVING_AT_ONCE), leave)
+        self.tier.keep(digests, blocks)
+
+    def _in_host(
+        self, token_ids: Sequence[int], reused: Sequence[int], namespace: Namespace
+    ) -> list[tuple[bytes, Namespace]]:
+        """Return which blocks of a text behind its cached ones lie in the host, and hold them."""
+        if self.tier is None:
+            return []
+        found = self._tree.behind(token_ids, reused, namespace=namespace, is_there=self.tier.has)
+        self.tier.hold([digest for digest, _ in found])
+        return found
+
+    def _bring(
+        self,
+        token_ids: Sequence[int],
+        reused: Sequence[int],
+        fresh: Sequence[int],
+        found: Sequence[tuple[bytes, Namespace]],
+    ) -> int:
+        """Have blocks of a new table filled from the host, and cached; return how many."""
+        if self.tier is None or not found:
+            return 0
+        self.tier.bring([digest for digest, _ in found], fresh[: len(found)])
+        self._let_go(found)
+        self.tier.hit_tokens += len(found) * self.block_size
+        size, start, last = self.block_size, len(reused), reused[-1] if reused else None
+        for block, (_, owner) in zip(fresh, found, strict=False):
+            tokens = token_ids[start * size : (start + 1) * size]
+            (last,) = self._tree.insert(tokens, [block], namespace=owner, after=last)
+            start += 1
+        return len(found)
+
+    def _let_go(self, found: Sequence[tuple[bytes, Namespace]]) -> None:
+        if self.tier is not None:
+            self.tier.let_go([digest for digest, _ in found])
 
     def _reusable(
         self, token_ids: Sequence[int], namespace: Namespace, num_blocks: int
@@ -379,5 +442,5 @@ class KVCache:
         if missing > self._tree.num_evictable:
             return None
         if missing > 0:
-            self._tree.evict(missing)
+            self._evict(missing)
         return self._allocator.allocate(num_blocks)

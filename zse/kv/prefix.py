@@ -24,6 +24,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from zse.kv.host_tier import digest_behind, digest_of_root
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -56,7 +57,16 @@ class CachedRun:
 class _Node:
     """One cached block; ``block`` is -1 at a root."""
 
-    __slots__ = ("block", "children", "is_queued", "key", "last_used", "namespace", "parent")
+    __slots__ = (
+        "block",
+        "children",
+        "digest",
+        "is_queued",
+        "key",
+        "last_used",
+        "namespace",
+        "parent",
+    )
 
     def __init__(self, key: _Key, block: int, parent: _Node | None, namespace: Namespace) -> None:
         self.key = key
@@ -66,6 +76,8 @@ class _Node:
         self.children: dict[_Key, _Node] = {}
         self.last_used = 0
         self.is_queued = False
+        self.digest: bytes | None = None
+        """Of everything up to here, once it was asked for (``_digest_of``)."""
 
 
 class RadixTree:
@@ -196,8 +208,40 @@ class RadixTree:
             self.num_evictable += 1
             self._offer(self._nodes[block])
 
-    def evict(self, num_blocks: int) -> int:
+    def behind(
+        self,
+        token_ids: Sequence[int],
+        blocks: Sequence[int],
+        *,
+        namespace: Namespace,
+        is_there: Callable[[bytes], bool],
+    ) -> list[tuple[bytes, Namespace]]:
+        """Return the digests, and whose they are, of a text's blocks behind its cached ones.
+
+        They end where ``is_there`` knows none. What all may share goes before one's own.
+        """
+        last = self._nodes[blocks[-1]] if blocks else None
+        before = None if last is None else _digest_of(last)
+        owner = last.namespace if last is not None else PUBLIC
+        found: list[tuple[bytes, Namespace]] = []
+        for key in list(self._keys(token_ids))[len(blocks) :]:
+            owners = (PUBLIC, namespace) if owner == PUBLIC else (namespace,)
+            choices = [
+                (digest_behind(before or digest_of_root(one), one, key), one) for one in owners
+            ]
+            chosen = next((each for each in choices if is_there(each[0])), None)
+            if chosen is None:
+                break
+            before, owner = chosen
+            found.append(chosen)
+        return found
+
+    def evict(
+        self, num_blocks: int, on_eviction: Callable[[bytes, int], None] | None = None
+    ) -> int:
         """Free up to ``num_blocks`` blocks that only the tree references, oldest leaves first.
+
+        ``on_eviction`` is told the digest of each text that ends with one, and the block.
 
         Returns:
             Blocks freed.
@@ -211,6 +255,8 @@ class RadixTree:
             if node.last_used != last_used:
                 self._offer(node)
                 continue
+            if on_eviction is not None:
+                on_eviction(_digest_of(node), node.block)
             self._remove(node)
             freed += 1
         return freed
@@ -276,3 +322,16 @@ def _tokens(node: _Node) -> Sequence[int]:
 def _is_shareable(namespace: Namespace) -> bool:
     """Whether a namespace means the same in another process: adapters' numbers do not."""
     return isinstance(namespace, str) or namespace == PUBLIC
+
+
+def _digest_of(node: _Node) -> bytes:
+    """Return the digest of the text up to a node; it is made once for each."""
+    chain: list[_Node] = []
+    at = node
+    while at.digest is None and at.parent is not None:
+        chain.append(at)
+        at = at.parent
+    digest = at.digest if at.digest is not None else digest_of_root(at.namespace)
+    for each in reversed(chain):
+        digest = each.digest = digest_behind(digest, each.namespace, _tokens(each))
+    return digest

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.operations import Pooler, Retainable
+from zse.backends.operations import KeepsInHost, Pooler, Retainable
 from zse.backends.types import LOGITS_ROWS, FinishedStep, SequenceChunk, StepBatch, kind_of
 from zse.device.phases import Phases, no_phases
 from zse.errors import (
@@ -17,6 +17,7 @@ from zse.errors import (
     FormatError,
     InvalidParameterError,
     UnsupportedModelError,
+    UsageError,
 )
 from zse.format import ZSEReader
 from zse.models.decoder import forward_of, logits_of, vectors_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
+    from zse.kv.host_tier import HostBlocks
     from zse.models.spec import ModelSpec, Pooling
     from zse.options import LoadOptions
     from zse.stream.weights import StreamFacts
@@ -254,6 +256,27 @@ class ModelRunner:
         """
         with self._lock:
             self._backend.write_blocks(group, blocks, image, first=first)
+
+    def host_blocks(self, length_bytes: int) -> HostBlocks:
+        """Return host memory for blocks of the pool.
+
+        Raises:
+            UsageError: The device keeps its blocks there anyway, or more than blocks is needed to
+                go on from a prefix.
+        """
+        if not isinstance(self._backend, KeepsInHost):
+            raise UsageError(
+                "prefixes go to host memory from a GPU; on this device they lie there",
+                hint="Leave --prefix-host-gib out, and give the KV cache more with --kv-gib.",
+            )
+        if self.windows or self.num_checkpoints is not None:
+            found = "layers with a window" if self.windows else "states beside its blocks"
+            raise UsageError(
+                f"prefixes of a model that has {found} do not go to host memory",
+                hint="Leave --prefix-host-gib out.",
+            )
+        with self._lock:
+            return self._backend.host_blocks(length_bytes)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Give back memory that no step needs, with that of blocks whose content is of no use.

@@ -19,7 +19,13 @@ from zse.backends.gpu.graphs import (
     tile_room,
 )
 from zse.backends.gpu.inputs import InputShape
-from zse.backends.gpu.kinds import block_copies_of, images_of, state_pool_of, text_operations_of
+from zse.backends.gpu.kinds import (
+    block_copies_of,
+    host_arena_of,
+    images_of,
+    state_pool_of,
+    text_operations_of,
+)
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
 from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.memory import SequenceMemory
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
     from zse.backends.gpu.block_copies import BlockCopies
+    from zse.backends.gpu.host_arena import HostArena
     from zse.backends.gpu.memory import DeviceMemory
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.transfers import PendingResults
@@ -93,6 +100,7 @@ class GPUBackend(GPUOperations):
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._eager_inputs: Block | None = None
         self._retained: Retained | None = None
+        self._arena: HostArena | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows
         super().__init__(model, self._result_ring.arrays)
@@ -360,6 +368,12 @@ class GPUBackend(GPUOperations):
             )
         return pool.bind(adapter)
 
+    def host_blocks(self, length_bytes: int) -> HostArena:
+        """Return host memory for blocks of the pool; it goes with the backend."""
+        cache = self._memory.sequences.cache
+        self._arena = host_arena_of(self._gpu, cache, self._stream, length_bytes)
+        return self._arena
+
     @property
     def kv_images(self) -> KVImages:
         return images_of(self._model.spec, self._memory.sequences.cache, self.block_size)
@@ -448,6 +462,10 @@ class GPUBackend(GPUOperations):
 
     def close(self) -> None:
         """Give everything back; work in flight ends first."""
+        if self._arena is not None:
+            self._gpu.make_current()
+            self._stream.synchronize()
+            self._arena.close()
         if self._retained is None:
             try:
                 self._passes.close()

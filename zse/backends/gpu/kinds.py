@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.collectives import Collectives
     from zse.backends.gpu.delta import LinearAttention
     from zse.backends.gpu.experts import ExpertOperations
+    from zse.backends.gpu.host_arena import HostArena
     from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.latent import LatentOperations, LatentPlans
@@ -209,3 +210,10 @@ def block_copies_of(gpu: Gpu, pool: KVPool, stream: Stream) -> BlockCopies:
     from zse.backends.gpu.block_copies import BlockCopies
 
     return BlockCopies(gpu, pool, stream)
+
+
+def host_arena_of(gpu: Gpu, pool: KVPool, stream: Stream, length_bytes: int) -> HostArena:
+    """Return host memory for a pool's blocks."""
+    from zse.backends.gpu.host_arena import HostArena
+
+    return HostArena(gpu, pool, stream, length_bytes)

@@ -110,6 +110,14 @@ GAUGES = {
     "zse_num_requests_waiting": ("Choices that wait for the engine.", "num_waiting"),
     "zse_kv_cache_usage_perc": ("Share of KV blocks in use, 0 to 1.", "kv_usage"),
     "zse_kv_blocks_total": ("KV blocks in the pool.", "kv_blocks_total"),
+    "zse_prefix_host_blocks_total": (
+        "KV blocks that host memory holds for prefixes.",
+        "host_blocks_total",
+    ),
+    "zse_prefix_host_blocks_used": (
+        "KV blocks of prefixes that are in host memory.",
+        "host_blocks_used",
+    ),
 }
 """Read when somebody scrapes: name -> (help, attribute of EngineStats)."""
 COUNTERS = {
@@ -122,6 +130,14 @@ COUNTERS = {
     "zse_prefix_store_hits": (
         "Prompt tokens whose KV was kept from before the start.",
         "restored_store_tokens",
+    ),
+    "zse_prefix_host_hits": (
+        "Prompt tokens whose KV came back from host memory.",
+        "host_hit_tokens",
+    ),
+    "zse_prefix_host_blocks_kept": (
+        "KV blocks that were copied to host memory.",
+        "host_blocks_kept",
     ),
     "zse_num_preemptions": ("Sequences that lost their KV to others.", "preemptions"),
     "zse_engine_steps": ("Steps of the engine.", "steps"),
