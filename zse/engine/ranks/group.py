@@ -63,9 +63,11 @@ _END_SECONDS = 2.0
 """How long ranks are given to end by themselves when the model is closed."""
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from zse.engine.ranks.worker import main; main(sys.argv[2:])"
+    "from zse.device.early import open_early; open_early(sys.argv[2]); "
+    "from zse.engine.ranks.worker import main; main(sys.argv[3:])"
 )
-"""The same code from the same places, whatever put them on this process's path."""
+"""The same code from the same places, whatever put them on this process's path. The driver is woken
+before anything else is imported."""
 
 
 class RankError(DeviceError):
@@ -234,12 +236,12 @@ class RankGroup:
         path = json.dumps(sys.path)
         flags = ["-I", "-S"] if sys.flags.isolated else []
         flags += [flag for flag, is_set in (("-s", sys.flags.no_user_site),) if is_set]
-        for theirs in self._theirs:
+        for device, theirs in zip(self.devices[1:], self._theirs, strict=True):
             fds = (self._shared.fd, theirs.fileno())
             arguments = [str(os.getpid()), *map(str, fds)]
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, *flags, "-c", _MAIN, path, *arguments],
+                    [sys.executable, *flags, "-c", _MAIN, path, device, *arguments],
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
                 )
