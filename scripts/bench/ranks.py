@@ -68,6 +68,50 @@ def in_child(options: argparse.Namespace, ranks: int) -> dict[str, Any] | None:
     return found
 
 
+class Shares:
+    """How much of some time the engine's thread handed steps over, and waited for them."""
+
+    def __init__(self, runner: Any) -> None:
+        self._submit = runner.submit
+        self.num_steps, self.submitting, self.waiting = 0, 0.0, 0.0
+        runner.submit = self._timed
+
+    def _timed(self, batch: Any) -> Any:
+        began = time.perf_counter()
+        pending = self._submit(batch)
+        self.submitting += time.perf_counter() - began
+        self.num_steps += 1
+        return _TimedStep(self, pending)
+
+    def taken(self) -> dict[str, float]:
+        """Return ms a step since the last time."""
+        count = max(self.num_steps, 1)
+        found = {
+            "steps": self.num_steps,
+            "submit_ms": round(1e3 * self.submitting / count, 3),
+            "wait_ms": round(1e3 * self.waiting / count, 3),
+        }
+        self.num_steps, self.submitting, self.waiting = 0, 0.0, 0.0
+        return found
+
+
+class _TimedStep:
+    """A step whose end is waited for with a clock."""
+
+    def __init__(self, shares: Shares, pending: Any) -> None:
+        self._shares, self._pending = shares, pending
+
+    def sample(self) -> None:
+        self._pending.sample()
+
+    def wait(self) -> Any:
+        began = time.perf_counter()
+        try:
+            return self._pending.wait()
+        finally:
+            self._shares.waiting += time.perf_counter() - began
+
+
 def measured(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
     settings = load_settings()
     longest = max(options.prompt, 512) + options.output
@@ -85,12 +129,17 @@ def measured(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
     ready = time.perf_counter() - began
     try:
         core, vocab = model.core, model.core.runner.vocab_size
+        shares = Shares(core.runner)
         one = random_prompts(vocab, 1, 512, 0)
         run_batch(core, one, WARM_TOKENS)
+        shares.taken()
         decode = middle([run_batch(core, one, options.output) for _ in range(options.repeat)])
+        of_decode = shares.taken()
         long = random_prompts(vocab, 1, options.prompt, 1)
         run_batch(core, long, 1)
+        shares.taken()
         prefill = middle([run_batch(core, long, 1) for _ in range(options.repeat)])
+        of_prefill = shares.taken()
         found = {
             "ranks": ranks,
             "device": str(model.device),
@@ -99,14 +148,20 @@ def measured(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
             "step_ms": round(1e3 * decode.decode_seconds / max(decode.decode_tokens, 1), 4),
             "prefill_ms": round(1e3 * max(prefill.first_token_seconds), 2),
             "prefill_tokens_per_second": round(prefill.prompt_rate, 1),
+            "of_decode": of_decode,
+            "of_prefill": of_prefill,
             "tokens": greedy(core, random_prompts(vocab, 1, 100, 2)[0]),
         }
         if options.batch:
             many = random_prompts(vocab, options.batch, 512, 3)
             run_batch(core, many, WARM_TOKENS)
-            found["batch_tokens_per_second"] = round(
-                run_batch(core, many, options.output).output_rate, 1
+            shares.taken()
+            batch = run_batch(core, many, options.output)
+            found["batch_tokens_per_second"] = round(batch.output_rate, 1)
+            found["batch_step_ms"] = round(
+                1e3 * batch.decode_seconds / max(len(batch.step_seconds), 1), 3
             )
+            found["of_batch"] = shares.taken()
         return found
     finally:
         model.close()
@@ -143,6 +198,11 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         pairs = zip(first["tokens"], row["tokens"], strict=False)
         alike = next((at for at, (a, b) in enumerate(pairs) if a != b), len(row["tokens"]))
         print(f"{line}  {alike} of {len(row['tokens'])}")
+    for row in rows:
+        shares = {
+            name: row[name] for name in ("of_decode", "of_prefill", "of_batch") if name in row
+        }
+        print(f"{row['ranks']} ranks, ms a step: {shares}, batch step {row.get('batch_step_ms')}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""Which devices ranks have, and what is refused before anything is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zse.engine.llm import LLM
+from zse.engine.ranks import group, opening
+from zse.errors import DeviceError, UsageError
+from zse.options import load_options
+
+
+@pytest.fixture
+def has_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "runs_on_gpu", lambda name: name.startswith(("cuda", "auto")))
+
+
+@pytest.mark.usefixtures("has_gpus")
+@pytest.mark.parametrize(
+    ("options", "devices"),
+    [
+        ({"device": "cuda"}, ["cuda:0", "cuda:1"]),
+        ({"device": "auto"}, ["cuda:0", "cuda:1"]),
+        ({"device": "cuda:2"}, ["cuda:2", "cuda:3"]),
+        ({"device": "cuda", "gpus": "3, 1"}, ["cuda:3", "cuda:1"]),
+        ({"device": "cpu"}, ["cpu", "cpu"]),
+    ],
+)
+def test_each_rank_has_a_device(options: dict[str, Any], devices: list[str]) -> None:
+    assert opening.devices_of(load_options(tensor_parallel=2, **options)) == devices
+
+
+@pytest.mark.usefixtures("has_gpus")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "cuda", "gpus": "0"}, "1 GPUs are named for 2 ranks"),
+        ({"device": "cuda", "gpus": "0,0"}, "no list of different numbers"),
+        ({"device": "cuda", "gpus": "0,x"}, "no list of different numbers"),
+        ({"device": "cpu", "gpus": "0,1"}, "the model runs on cpu"),
+    ],
+)
+def test_gpus_that_do_not_fit_the_ranks_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        opening.devices_of(load_options(tensor_parallel=2, **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"draft_model": "tiny"}, "a draft model"),
+        ({"speculate": "model"}, "a draft model"),
+        ({"lora_gib": 1.0}, "adapters"),
+        ({"stream": "on"}, "layers that stream"),
+        ({"device": "torch"}, "torch"),
+    ],
+)
+def test_what_ranks_do_not_do_is_refused_by_name(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        LLM("tiny", **{"device": "cpu", **options}, tensor_parallel=2)
+
+
+def test_more_ranks_than_heads_are_refused_before_any_is_started() -> None:
+    with pytest.raises(UsageError, match="4 heads, which cannot be divided among 3 ranks"):
+        LLM("tiny", device="cpu", tensor_parallel=3)
+
+
+def test_a_rank_that_ends_while_it_loads_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_MAIN", "import sys; sys.exit(7)")
+    with pytest.raises(DeviceError, match=r"rank 1 \(cpu\) ended with exit code 7"):
+        LLM("tiny", device="cpu", tensor_parallel=2)
+
+
+def test_what_a_rank_says_of_its_failure_is_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = group._MAIN.replace("main(sys", "worker.ZSEReader = None; main(sys")
+    broken = broken.replace("import main", "import main; import zse.engine.ranks.worker as worker")
+    monkeypatch.setattr(group, "_MAIN", broken)
+    with pytest.raises(DeviceError, match=r"rank 1 \(cpu\): TypeError: 'NoneType'"):
+        LLM("tiny", device="cpu", tensor_parallel=2)
