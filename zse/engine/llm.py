@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from zse.engine.stats import EngineStats
     from zse.format.model_file import ModelFile
     from zse.quantize.locate import StageProgress
+    from zse.stream.weights import StreamFacts
     from zse.text.grammar.spec import GrammarSpec
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
@@ -126,6 +127,11 @@ class LLM:
         It has ``name`` (``cpu`` or ``cuda:N``), ``hardware`` and ``threads``.
         """
         return self._model.device
+
+    @property
+    def streaming(self) -> StreamFacts | None:
+        """What streams through memory of a model that is larger; None where all of it is there."""
+        return self._model.core.runner.streaming
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -188,6 +188,12 @@ class ZSEReader(ModelFile):
         self._open_view()
         self._map.madvise(mmap.MADV_DONTNEED, group.offset_bytes, group.length_bytes)
 
+    def ask_ahead(self, group_name: str) -> None:
+        """Tell the kernel that a group's pages will be needed soon; it begins to read them."""
+        group = self.group(group_name)
+        self._open_view()
+        self._map.madvise(mmap.MADV_WILLNEED, group.offset_bytes, group.length_bytes)
+
     # --- tensors (these import torch) -----------------------------------------------------------
 
     def tensor(self, name: str) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Import paths that programs know from elsewhere: ``zse.core.zstream``."""
