@@ -212,3 +212,17 @@ def test_many_rows_are_rounded_to_8_bits_unless_that_is_forbidden(make_pair, mon
         wanted = as_tensor(cpu.logits(PROMPT))
     assert not found["auto"].equal(found["16"])
     assert all((each - wanted).norm() <= 4e-2 * wanted.norm() for each in found.values())
+
+
+def test_the_first_decode_step_is_launched_as_it_is_where_none_is_captured_and_then_captured(
+    runner, path
+):
+    backend = runner._backend
+    backend._graphs.clear()
+    found = decode_with_penalties(runner, PROMPT, (2, 5), num_tokens=1, ahead=False)
+    assert backend._graphs == {}
+    longer = decode_with_penalties(runner, PROMPT, (2, 5), num_tokens=4, ahead=True)
+    assert backend._graphs
+    assert longer[: len(found)] == found
+    again = decode_with_penalties(runner, PROMPT, (2, 5), num_tokens=4, ahead=True)
+    assert again == longer

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zse.backends.gpu.open import PROMPT_ROWS, prepare_prompts
+from zse.backends.gpu.open import PROMPT_ROWS, prepare_prompts, warm_up
 from zse.options import load_options
 
 
@@ -33,3 +33,29 @@ def test_kernels_of_prompts_are_loaded_until_the_weights_have_arrived(looks, mos
     load = SimpleNamespace(options=load_options(max_batch_tokens=most), forward=None)
     prepare_prompts(backend, Arrival(), load)
     assert prepared == expected
+
+
+@pytest.mark.parametrize(
+    ("arrived", "captures_first", "is_encoder", "expected"),
+    [
+        (True, False, False, [32]),
+        (False, False, False, [32, "captured", *PROMPT_ROWS]),
+        (True, True, False, ["captured"]),
+        (False, True, False, ["captured", *PROMPT_ROWS]),
+        (False, False, True, list(PROMPT_ROWS)),
+    ],
+)
+def test_what_a_prompt_needs_comes_first_and_a_capture_only_while_weights_are_awaited(
+    arrived, captures_first, is_encoder, expected
+):
+    done = []
+    backend = SimpleNamespace(
+        prepare_prompt=lambda _, rows: done.append(rows),
+        warm=lambda _: done.append("captured"),
+        begins_with_capture=captures_first,
+    )
+    load = SimpleNamespace(
+        options=load_options(), forward=None, spec=SimpleNamespace(is_encoder=is_encoder)
+    )
+    warm_up(backend, SimpleNamespace(has_arrived=arrived), load)
+    assert done == expected

@@ -80,6 +80,7 @@ def logits_alone(path: Path):
 
 def test_only_groups_that_differ_move_and_answers_are_those_of_the_other_model(base, tuned):
     first = open_runner(base)
+    first._backend.warm(first._forward)
     graphs = dict(first._backend._graphs)
     assert graphs
     second, moved_bytes = takes_over(first, tuned)

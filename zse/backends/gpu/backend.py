@@ -101,6 +101,8 @@ class GPUBackend(GPUOperations):
         self._eager_inputs: Block | None = None
         self._retained: Retained | None = None
         self._arena: HostArena | None = None
+        self._is_first = True
+        """Whether no decode step was asked for yet."""
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows
         super().__init__(model, self._result_ring.arrays)
@@ -127,7 +129,7 @@ class GPUBackend(GPUOperations):
         return pending
 
     def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
-        if self._is_captured(plan):
+        if self._is_captured(plan) and self._is_due():
             captured = self._replay(plan, forward)
             if (choice := captured.choice) is None:
                 return self._result_ring.receive(plan, self._stream)
@@ -140,6 +142,19 @@ class GPUBackend(GPUOperations):
             return self._result_ring.receive(plan, self._stream, hidden)
         choose = partial(self.choose, step)
         return MaskedStep(partial(self._choose, plan, step.scratch.masks, choose, hidden))
+
+    @property
+    def begins_with_capture(self) -> bool:
+        """Whether steps must be captured before the first one: by all ranks, or with streams."""
+        return self._model.collectives is not None or not self._passes.looks_ahead
+
+    def _is_due(self) -> bool:
+        """Whether steps are captured by now: where none is, the first one is launched as it is.
+
+        It stands in the stream behind the first prompt, whose token would wait for the capture.
+        """
+        is_first, self._is_first = self._is_first, False
+        return bool(self._graphs) or not is_first or self.begins_with_capture
 
     def _is_captured(self, plan: StepPlan) -> bool:
         """Whether a step is one of those that are repeated from a graph."""

@@ -142,9 +142,7 @@ def build_backend(
         memory.sequences.cache.clear_unseen(stream)
     backend = GPUBackend(arrival.gpu, stream, launcher, model, memory)
     with phases("warm-up"):
-        if not spec.is_encoder:
-            backend.warm(load.forward)
-        prepare_prompts(backend, arrival, load)
+        warm_up(backend, arrival, load)
     with phases("weights-to-gpu"):
         _tell_of(arrival.wait())
     weights.widen_vectors(stream)
@@ -159,6 +157,22 @@ def _tell_of(report: LoadReport) -> None:
         "source": report.source,
     }
     _LOG.info("weights are on the GPU", extra=figures)
+
+
+def warm_up(backend: GPUBackend, arrival: Arrival | StreamedArrival, load: ModelLoad) -> None:
+    """Prepare what a first request needs while weights are on their way, in the order of need.
+
+    First comes what its prompt goes through. The step that is captured for the tokens behind it has
+    time while weights are awaited; else it is captured behind the first of them.
+    """
+    is_text = not load.spec.is_encoder
+    if is_text and not backend.begins_with_capture:
+        if PROMPT_ROWS[0] <= load.options.batch.max_batch_tokens:
+            backend.prepare_prompt(load.forward, PROMPT_ROWS[0])
+        is_text = not arrival.has_arrived
+    if is_text:
+        backend.warm(load.forward)
+    prepare_prompts(backend, arrival, load)
 
 
 def prepare_prompts(
