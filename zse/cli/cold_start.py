@@ -75,7 +75,7 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
     from zse.cli.transfer_display import shown_progress
     from zse.deploy.measure.subjects import RUNNER_ORDER, is_image, model_subject, opened_image
     from zse.errors import UsageError
-    from zse.models.resolve import RemoteFile, resolve_model
+    from zse.models.resolve import OciFile, RemoteFile, resolve_model
     from zse.quantize.locate import locate_model
     from zse.settings import load_settings
 
@@ -97,7 +97,7 @@ def _subject(name: str, device: str, runner: str, stack: ExitStack) -> Subject:
         )
     if runner:
         raise UsageError("--runner is for images", hint="A model is started as a plain process.")
-    if not isinstance(resolve_model(name), RemoteFile):
+    if not isinstance(resolve_model(name), RemoteFile | OciFile):
         # Converted before, or the first start would be the conversion.
         with shown_progress() as progress:
             name = str(locate_model(name, settings, progress=progress))

@@ -73,6 +73,7 @@ def _opened(model: str) -> Reader:
     from zse.models.resolve import (
         HubRepository,
         LocalFolder,
+        OciFile,
         RemoteFile,
         RemoteGguf,
         not_a_file,
@@ -84,6 +85,8 @@ def _opened(model: str) -> Reader:
     match resolve_model(model):
         case RemoteFile(location=location):
             return open_remote(location, load_settings())
+        case OciFile(reference=reference):
+            return open_remote(reference, load_settings())
         case LocalFolder() | HubRepository() | RemoteGguf() as checkpoint:
             raise not_a_file(checkpoint)
         case _:

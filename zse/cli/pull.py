@@ -14,7 +14,7 @@ from zse.cli.parameters import Force, Json, Resume, Url
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import shown_progress, tell_copied
 from zse.errors import UsageError
-from zse.settings import load_settings
+from zse.settings import Settings, load_settings
 
 app = App()
 
@@ -35,7 +35,8 @@ def command(
 ) -> None:
     """Copy URL to a local file.
 
-    URL is s3://bucket/key, hf://owner/name[@revision]/file, https://host/file, or a path. The
+    URL is s3://bucket/key, hf://owner/name[@revision]/file, https://host/file, a path, or
+    oci://HOST/REPOSITORY:TAG for a file that `zse push` put into a registry as an image. The
     bytes are checked against the digest that the store has of them: the SHA-256 that `zse push`
     recorded, a hub's digest, an ETag that is an MD5. A file that is there already stays unless it
     is this object or `--force` is given.
@@ -44,6 +45,9 @@ def command(
     from zse.store.overwrite import existing_copy
 
     settings = load_settings()
+    if url.startswith("oci://"):
+        _pull_image(url, out, settings, force=force, as_json=as_json)
+        return
     location = parse_location(url)
     path = _target(location.name, out)
     digest = _digest(sha256)
@@ -58,6 +62,24 @@ def command(
             sha256=digest,
         ) or fetch(location, path, settings, progress=progress, resume=resume, sha256=digest)
     facts = {"path": str(path), "url": str(location)}
+    tell_copied("pulled", transfer, str(path), started, facts if as_json else None)
+
+
+def _pull_image(
+    url: str, out: str | None, settings: Settings, *, force: bool, as_json: bool
+) -> None:
+    from contextlib import closing
+
+    from zse.store.overwrite import check_output
+    from zse.stream.oci import copy_oci, open_oci
+
+    started = time.monotonic()
+    with closing(open_oci(url, settings)) as source:
+        path = _target(source.image.file_name, out)
+        check_output(path, settings, force=force)
+        with clean_stop(), shown_progress() as show:
+            transfer = copy_oci(source, path, partial(show, "pulling"))
+        facts = {"path": str(path), "url": url, "digest": source.digest}
     tell_copied("pulled", transfer, str(path), started, facts if as_json else None)
 
 

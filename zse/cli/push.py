@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from typer import Argument
 
-from zse.cli.app import App
+from zse.cli.app import App, say
 from zse.cli.parameters import Force, Json, Resume, Url, complete_model
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import shown_progress, tell_copied
@@ -21,6 +23,7 @@ from zse.models.resolve import (
     HubRepository,
     LocalFile,
     LocalFolder,
+    OciFile,
     RemoteFile,
     RemoteGguf,
     not_a_file,
@@ -52,6 +55,9 @@ def command(
 ) -> None:
     """Copy FILE to URL: s3://bucket/key, or a path. A URL that ends in / gets FILE's name.
 
+    With oci://HOST/REPOSITORY:TAG it becomes an image of its own in a registry, which nodes mount
+    as a volume and `zse serve oci://...` reads in ranges.
+
     Nothing appears under the name before every byte has arrived and was checked. A push that fails
     or is stopped leaves nothing; after one that was killed, `zse ls --unfinished` shows what is
     left, and `--resume` takes it up or removes it. An object that is there already stays unless it
@@ -62,6 +68,9 @@ def command(
 
     settings = load_settings()
     file, name = _local_file(model, settings)
+    if url.startswith("oci://"):
+        _push_image(file, name, url, settings, as_json=as_json)
+        return
     target = url + name if url.endswith("/") else url
     location = parse_location(target)
     started = time.monotonic()
@@ -77,6 +86,19 @@ def command(
     tell_copied("pushed", transfer, str(location), started, facts if as_json else None)
 
 
+def _push_image(file: Path, name: str, url: str, settings: Settings, *, as_json: bool) -> None:
+    from zse.oci.weights.transfer import push_weights, reference_of
+
+    reference = reference_of(url)
+    with clean_stop():
+        digest = push_weights(file, name, reference, settings.registry_auth_file, report=say)
+    if as_json:
+        size = file.stat().st_size
+        typer.echo(json.dumps({"url": url, "digest": digest, "size_bytes": size}))
+    else:
+        say(f"pushed: oci://{reference.host}/{reference.repository}@{digest}")
+
+
 def _local_file(model: str, settings: Settings) -> tuple[Path, str]:
     """Return the file to send and the name that it gets in a folder."""
     from zse.quantize.locate import locate_model
@@ -90,6 +112,10 @@ def _local_file(model: str, settings: Settings) -> tuple[Path, str]:
             raise UsageError(
                 f"{location} is not on this machine",
                 hint=f"Fetch it first: zse pull {quote(str(location))}",
+            )
+        case OciFile(reference=reference):
+            raise UsageError(
+                f"{reference} is not on this machine", hint=f"Fetch it first: zse pull {reference}"
             )
         case LocalFolder() | HubRepository() | GgufFile() | RemoteGguf() as checkpoint:
             raise not_a_file(checkpoint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.engine.requirements import read_facts
 from zse.errors import NotFoundError, UsageError
 from zse.models.memory import MemoryEstimate, ModelFacts, estimate_memory
-from zse.models.resolve import SUFFIX, HubRepository, RemoteFile, RemoteGguf, resolve_model
+from zse.models.resolve import SUFFIX, HubRepository, OciFile, RemoteFile, RemoteGguf, resolve_model
 from zse.units import GIB
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _facts_of(model: str, settings: Settings, *, is_needed: bool) -> ModelFacts 
             raise
         return None  # a name that means something where it is deployed
     if isinstance(named, HubRepository | RemoteGguf) or (
-        isinstance(named, RemoteFile) and not is_needed
+        isinstance(named, RemoteFile | OciFile) and not is_needed
     ):
         return None  # nothing is downloaded to make a plan
     return read_facts(model, settings) if named else None

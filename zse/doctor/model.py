@@ -16,6 +16,7 @@ from zse.models.memory import estimate_memory
 from zse.models.resolve import (
     Builtin,
     LocalFile,
+    OciFile,
     RemoteFile,
     resolve_model,
 )
@@ -39,6 +40,8 @@ def check_model(settings: Settings) -> Findings:
                 reader: ModelFile = opened.enter_context(ZSEReader(path))
             case RemoteFile(location=location):
                 reader = opened.enter_context(open_remote(location, settings))
+            case OciFile(reference=reference):
+                reader = opened.enter_context(open_remote(reference, settings))
             case Builtin():
                 yield fine("model", f"{name} ships with zse")
                 return

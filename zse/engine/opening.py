@@ -118,11 +118,18 @@ def _open_file(
     path = Path(model)
     if path.suffix == ".zse" and path.is_file():
         return ZSEReader(path)  # without what knows addresses and converts
-    from zse.models.resolve import LocalFile, RemoteFile, resolve_model
+    from zse.models.resolve import LocalFile, OciFile, RemoteFile, resolve_model
 
     named = resolve_model(model)
     if isinstance(named, LocalFile):
         return ZSEReader(named.path)
+    if isinstance(named, OciFile):
+        from zse.stream.opening import open_remote, registry_reader
+
+        if runs_on_gpu(options.device.name):
+            return open_remote(named.reference, settings)
+        told = None if progress is None else partial(progress, "fetch")
+        return ZSEReader(registry_reader().fetch_oci(named.reference, settings, told))
     if isinstance(named, RemoteFile) and settings.serve.peering.are_wanted:
         from zse.stream.peers.opening import open_shared
 

@@ -11,7 +11,7 @@ from zse.format.reader import ZSEReader
 from zse.models.builtin import builtin_checkpoint
 from zse.models.families import read_checkpoint, read_header
 from zse.models.memory import ModelFacts
-from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
+from zse.models.resolve import Builtin, LocalFile, OciFile, RemoteFile, resolve_model
 from zse.stream.opening import open_remote
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ def read_facts(model: str | Path, settings: Settings) -> ModelFacts:
                 return facts_of(reader.header)
         case RemoteFile(location=location):
             with open_remote(location, settings) as remote:
+                return facts_of(remote.header)
+        case OciFile(reference=reference):
+            with open_remote(reference, settings) as remote:
                 return facts_of(remote.header)
         case _:
             from zse.quantize.source import resolve_source

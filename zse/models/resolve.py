@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX = ".zse"
+_OCI = "oci://"
 GGUF_SUFFIX = ".gguf"
 _MAX_NEIGHBOURS = 2000
 """Names of a folder that are compared with one that is missing."""
@@ -77,7 +78,17 @@ class HubRepository:
     """Branch, tag or commit; empty means the default branch."""
 
 
-NamedModel = Builtin | LocalFile | GgufFile | LocalFolder | RemoteFile | RemoteGguf | HubRepository
+@record
+class OciFile:
+    """A .zse file in a registry, as an image. Nobody asked whether it is there."""
+
+    reference: str
+    """``oci://HOST/REPOSITORY[:TAG][@DIGEST]``."""
+
+
+NamedModel = (
+    Builtin | LocalFile | GgufFile | LocalFolder | RemoteFile | RemoteGguf | HubRepository | OciFile
+)
 
 
 def resolve_model(model: str | Path) -> NamedModel:
@@ -85,8 +96,8 @@ def resolve_model(model: str | Path) -> NamedModel:
 
     Args:
         model: ``tiny``, a path, ``s3://bucket/key``, ``hf://owner/name[@revision][/file]``,
-            ``https://host/file``, the page of a repository of the hub, ``owner/name``, or a GGUF
-            file of one, ``owner/name/file.gguf``.
+            ``https://host/file``, ``oci://host/repository:tag``, the page of a repository of the
+            hub, ``owner/name``, or a GGUF file of one, ``owner/name/file.gguf``.
 
     Raises:
         UsageError: The address is malformed, or names a group of objects.
@@ -96,6 +107,8 @@ def resolve_model(model: str | Path) -> NamedModel:
     text = str(model)
     if text in BUILTIN_MODELS:
         return Builtin(name=text)
+    if text.startswith(_OCI):
+        return OciFile(reference=text)
     location = parse_location(text)
     if location.is_local:
         return _resolve_local(text, location.path)

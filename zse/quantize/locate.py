@@ -21,7 +21,7 @@ from zse import __version__
 from zse.errors import needing
 from zse.format.reader import ZSEReader as FileReader
 from zse.format.spec import VERSION
-from zse.models.resolve import Builtin, LocalFile, RemoteFile, resolve_model
+from zse.models.resolve import Builtin, LocalFile, OciFile, RemoteFile, resolve_model
 from zse.models.storage import DEFAULT_QUANTIZATION, Storage
 from zse.quantize.formats import quantization
 from zse.quantize.source import Source, fingerprint, resolve_source
@@ -66,6 +66,10 @@ def locate_model(
     notify = progress or (lambda _stage, _done, _total: None)
     if isinstance(named, LocalFile):
         return named.path
+    if isinstance(named, OciFile):
+        from zse.stream.oci import fetch_oci  # a registry's client, which few models need
+
+        return fetch_oci(named.reference, settings, partial(notify, "fetch"))
     cache = Cache(settings)
     if isinstance(named, RemoteFile):
         return cache.fetch(named.location, partial(notify, "fetch"))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from zse.errors import MissingDependencyError
 from zse.format.reader import ZSEReader
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from zse.format.model_file import ModelFile
     from zse.settings import Settings
     from zse.store.location import Location
@@ -27,6 +30,9 @@ def open_source(url: str | Path | Location, settings: Settings) -> ByteSource:
     if isinstance(url, Path):
         return LocalSource(url)
     # Local models are served without the modules that speak HTTP.
+    if isinstance(url, str) and url.startswith("oci://"):
+        found: ByteSource = registry_reader().open_oci(url, settings)
+        return found
     from zse.store.location import parse_location
 
     location = parse_location(url)
@@ -62,3 +68,20 @@ def source_of(model: ModelFile, *, direct: DirectMode = "auto") -> ByteSource:
     if isinstance(model, ZSEReader):
         return LocalSource(model.share_file(), direct=direct)
     return cast("RemoteReader", model).source
+
+
+def registry_reader() -> ModuleType:
+    """Return the module that reads models out of registries.
+
+    Raises:
+        MissingDependencyError: An image that only serves has no client of registries.
+    """
+    try:
+        from zse.stream import oci
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"nothing here speaks with registries: {error}",
+            hint="Mount the image as a volume and serve the file in it, or name the model's "
+            "address in an object store.",
+        ) from error
+    return oci

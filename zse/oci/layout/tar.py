@@ -111,9 +111,9 @@ def write_tar(
         fileobj=cast("IO[bytes]", sink), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_COPY_BYTES
     ) as archive:
         for entry in _in_order(entries):
-            header = _header(entry, mtime)
+            header = header_of(entry, mtime)
             if align_bytes and entry.kind is Kind.FILE:
-                _pad_to(header, int(archive.offset), align_bytes)
+                pad_to(header, int(archive.offset), align_bytes)
             if entry.kind is not Kind.FILE or entry.open is None:
                 archive.addfile(header)
                 continue
@@ -144,7 +144,8 @@ def _in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
     return (by_path[path] for path in sorted(by_path))
 
 
-def _header(entry: Entry, mtime: int) -> tarfile.TarInfo:
+def header_of(entry: Entry, mtime: int) -> tarfile.TarInfo:
+    """Return what stands before an entry's content."""
     header = tarfile.TarInfo(entry.path)
     header.mode, header.mtime = entry.mode, mtime
     if entry.kind is Kind.DIRECTORY:
@@ -156,7 +157,7 @@ def _header(entry: Entry, mtime: int) -> tarfile.TarInfo:
     return header
 
 
-def _pad_to(header: tarfile.TarInfo, offset_bytes: int, align_bytes: int) -> None:
+def pad_to(header: tarfile.TarInfo, offset_bytes: int, align_bytes: int) -> None:
     """Add a PAX comment whose length moves the content to an aligned offset."""
     padding = -(offset_bytes + BLOCK) % align_bytes
     if padding == 0:

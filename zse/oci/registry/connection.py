@@ -117,7 +117,30 @@ class Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._client.close()
+
+    def address_of(self, location: str) -> str:
+        """Return the address of a path below the repository."""
+        return self._base + location
+
+    def authorization(self) -> Mapping[str, str]:
+        """Return what a GET to the registry carries now, for whoever sends it by other means."""
+        return self._sign_in.headers(Scope.PULL)
+
+    def authorize(self, challenge: str, *, refused: str) -> None:
+        """Sign in anew, since the registry has answered such a GET with 401.
+
+        Raises:
+            RegistryAuthError: There are no credentials, or they are refused.
+        """
+        try:
+            self._sign_in.renew(Scope.PULL, challenge=challenge, refused=refused)
+        except (httpx.RequestError, BusyServerError) as error:
+            host = self.reference.host
+            raise RegistryAuthError(f"{host} cannot be signed in to: {error}") from error
 
     def send(self, call: Call) -> Answer:
         """Return the whole answer to a call.

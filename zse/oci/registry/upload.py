@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.oci.errors import RegistryAuthError, RegistryError
@@ -19,13 +20,19 @@ from zse.store.http.retry import doubled_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from typing import Protocol
 
     from zse.oci.layout.manifest import Descriptor
     from zse.oci.registry.client import Registry
 
-    Source = Callable[[], Path]
-    """Gives the local file of a blob, fetching it first where it must be fetched."""
+    class Windows(Protocol):
+        """Bytes that are made of something on this machine."""
+
+        def window(self, offset_bytes: int, length_bytes: int, /) -> Callable[[], Iterator[bytes]]:
+            """Return what yields a part of them, anew each time."""
+
+    Source = Callable[[], Path | Windows]
+    """Gives the local file of a blob, or its bytes, fetching it first where it must be fetched."""
     Progress = Callable[[int], None]
     """Told how many bytes of a blob have arrived."""
 
@@ -126,7 +133,7 @@ class _BlobUpload:
         )
         return Upload.SENT
 
-    def _send_chunks(self, path: Path, location: str, chunk_bytes: int) -> str:
+    def _send_chunks(self, path: Path | Windows, location: str, chunk_bytes: int) -> str:
         """Send the blob in chunks; after a cut, go on from where the registry says it is.
 
         Returns:
@@ -151,7 +158,9 @@ class _BlobUpload:
             self.progress(done_bytes)
         return location
 
-    def _send_chunk(self, path: Path, location: str, start_bytes: int, end_bytes: int) -> str:
+    def _send_chunk(
+        self, path: Path | Windows, location: str, start_bytes: int, end_bytes: int
+    ) -> str:
         answer = self.registry.push(
             "PATCH",
             location,
@@ -186,8 +195,12 @@ def _chunk_bytes(headers: Mapping[str, str]) -> int:
     return min(wanted, largest) if largest else wanted
 
 
-def file_window(path: Path, offset_bytes: int, length_bytes: int) -> Callable[[], Iterator[bytes]]:
-    """Return a body that reads a part of a file anew each time it is sent."""
+def file_window(
+    path: Path | Windows, offset_bytes: int, length_bytes: int
+) -> Callable[[], Iterator[bytes]]:
+    """Return a body that reads a part of a file, or of what has such parts, anew each time."""
+    if not isinstance(path, Path):
+        return path.window(offset_bytes, length_bytes)
 
     def chunks() -> Iterator[bytes]:
         with path.open("rb", buffering=0) as stream:
