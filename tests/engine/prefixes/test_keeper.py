@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from range_server import serving
 
 from zse.engine.loading import load_model
 from zse.engine.prefixes import store as stores
@@ -220,3 +221,33 @@ def test_what_cannot_be_written_is_a_full_disk(tmp_path, monkeypatch):
     with pytest.raises(DiskFullError):
         store.write("a.zpx", [b"two"])
     assert bytes(store.read("a.zpx")) == b"one"
+
+
+def test_an_object_store_is_read_in_ranges_and_written_whole(tmp_path, monkeypatch):
+    put = []
+    monkeypatch.setattr(
+        "zse.store.transfer.put_file",
+        lambda path, location, _settings: put.append((str(location), Path(path).read_bytes())),
+    )
+    with serving("/bucket/kept/a.zpx", b"what was kept") as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        store = stores.open_store("s3://bucket/kept/", load_settings(), 1 << 20)
+        assert bytes(store.read("a.zpx")) == b"what was kept"
+        assert store.read("absent.zpx") is None
+        assert store.write("b.zpx", [b"one", bytearray(b"two")]) == 6
+    assert put == [("s3://bucket/kept/b.zpx", b"onetwo")]
+
+
+def test_an_object_store_that_is_away_is_a_warning(plain_engines, answer, monkeypatch, caplog):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setattr("zse.store.http.retry.backoff_seconds", lambda _: 0.01)
+    options = plain_engines.options(prefix_store="s3://bucket/kept/")
+    loaded = load_model(plain_engines.path, options, load_settings())
+    assert len(answer(loaded.core, PROMPT)) == 6
+    loaded.core.parting = None
+    loaded.close()
+    assert "not used" in caplog.text

@@ -39,7 +39,8 @@ def test_answers_are_those_of_an_engine_that_computed_all_itself(engines, answer
     stats = after.stats()
     least = 2 * 64 if engines.device == "cuda" else 2 * 70
     assert stats.restored_store_tokens == stats.prefix_hit_tokens >= least
-    assert stats.computed_tokens < before.stats().computed_tokens / 2
+    share = 0.7 if engines.device == "cuda" else 0.5  # blocks are larger there
+    assert stats.computed_tokens < share * before.stats().computed_tokens
 
 
 def test_only_the_own_tokens_of_a_request_are_computed(plain_engines, answer):
