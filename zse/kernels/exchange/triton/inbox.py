@@ -29,8 +29,12 @@ GROUP = tl.constexpr(ACTIVATION_GROUP)
 EMPTY = tl.constexpr(-1)
 NOT_A_NUMBER = tl.constexpr(0x7FFFFFFF)
 """What is sent in place of EMPTY: one of the other NaNs, as one float32 or as two bfloat16."""
-SPINS_BETWEEN_LOOKS = tl.constexpr(256)
-"""Spins between two looks at the clock, and at the host's memory, which costs microseconds."""
+SPINS_BETWEEN_LOOKS = tl.constexpr(64)
+"""Spins between two looks at the clock."""
+NANOSECONDS_BETWEEN_LOOKS = tl.constexpr(10_000_000)
+"""Between two looks at the host's memory. Thousands of warps wait at once: were they to look all
+the time, their reads would fill the bus by which kernels are launched, and so each wait would make
+the other ranks wait as long."""
 
 
 class Inbox(NamedTuple):
@@ -159,16 +163,19 @@ def receive_two(inbox, half, first, patient, places, mask, PLAIN: tl.constexpr):
     missing = still_empty(words_0) | still_empty(words_1)
     spins = missing * 0
     begin = clock(spins, PLAIN)
+    looked = begin
     while (missing & patient) != 0:
         words_0 = tl.load(slot + places, mask=mask_0, other=0, volatile=True)
         words_1 = tl.load(next_slot + places, mask=mask_1, other=0, volatile=True)
         missing = still_empty(words_0) | still_empty(words_1)
         spins += 1
         if spins % SPINS_BETWEEN_LOOKS == 0:
-            is_late = clock(spins, PLAIN) - begin > inbox.patience
-            is_broken = tl.load(inbox.broken, volatile=True) != 0
-            if is_late | is_broken:
-                patient = patient * 0
+            now = clock(spins, PLAIN)
+            if now - looked > NANOSECONDS_BETWEEN_LOOKS:
+                looked = now
+                is_broken = tl.load(inbox.broken, volatile=True) != 0
+                if (now - begin > inbox.patience) | is_broken:
+                    patient = patient * 0
     if missing != 0:
         tl.store(inbox.state, 1)
         tl.store(inbox.failed, 1)
