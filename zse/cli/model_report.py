@@ -12,6 +12,7 @@ from zse.device.known_gpus import smallest_gpu
 from zse.models.layer_spec import AttentionSpec
 from zse.models.memory import DEFAULT_CONTEXT, estimates_of
 from zse.models.rank_memory import fewest_ranks
+from zse.models.streaming_memory import least_streaming_bytes
 from zse.units import GIB, memory_text
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def show_model(report: dict[str, Any], *, as_json: bool) -> None:
             memory_text(one["total_bytes"]),
             one["smallest_gpu"] or NO_GPU,
             _counts(one["gpus_needed"]),
+            memory_text(one["streaming_bytes"]),
             memory_text(one["cpu_bytes"]),
         )
         for one in report["memory"]
@@ -84,7 +86,7 @@ def show_model(report: dict[str, Any], *, as_json: bool) -> None:
     sizes = " / ".join(map(str, _GPU_SIZES_GIB))
     columns = (
         *("scheme", "context", "weights", "kv cache", "gpu memory", "smallest gpu"),
-        *(f"gpus of {sizes} GiB", "on a cpu"),
+        *(f"gpus of {sizes} GiB", "streaming from", "on a cpu"),
     )
     print_tables(
         [
@@ -106,6 +108,7 @@ def _describe_estimate(
     return {
         **on_gpu.to_json(),
         "smallest_gpu": gpu_name(on_gpu),
+        "streaming_bytes": least_streaming_bytes(facts, on_gpu),
         "gpus_needed": {
             str(size_gib): fewest_ranks(
                 facts,

@@ -20,6 +20,7 @@ from zse.models.resolve import (
     RemoteFile,
     resolve_model,
 )
+from zse.models.streaming_memory import least_streaming_bytes
 from zse.stream.opening import open_remote
 from zse.text.template import load_chat_template
 from zse.text.tokenizer import NoTokenizerError, check_tokenizer
@@ -91,8 +92,12 @@ def _check_memory(facts: ModelFacts, scheme: str, settings: Settings) -> Finding
     )
     where = "the GPU" if on_gpu else "the machine"
     found = f"it takes {estimate}; {where} has {memory_text(free)}"
+    least = least_streaming_bytes(facts, estimate)
     if estimate.total_bytes <= free:
         yield fine("fits", found)
+    elif least <= free and options.stream.stream != "off":
+        fix = "More memory makes it faster; docs/guides/stream.md says what to expect."
+        yield note("fits", f"{found}: layers stream, for which {memory_text(least)} will do", fix)
     else:
         fix = "Take a smaller --quant or --max-context, a larger machine, or free its memory."
         yield problem("fits", found, fix)
