@@ -19,6 +19,7 @@ from zse.options import load_options
 from zse.settings import load_settings
 
 SECRET = b"a secret of the tests"
+SECRET_OF_PROCESSES = b"a secret of processes"
 LOAD = {"device": "cpu", "threads": 1, "num_blocks": 64, "block_size": 8, "max_sequences": 8,
         "deterministic": True, "speculate": "off"}  # fmt: skip
 
@@ -85,6 +86,16 @@ class TestMesh:
         runner = join_mesh(self.reader, "tiny", load, setup)
         self.answers = Answers(runner, load)
         return self.answers
+
+    def join_processes(self):
+        load = load_options(**LOAD)
+        setup = MeshSetup(
+            secret=SECRET_OF_PROCESSES,
+            find=lambda: list(self.forked.addresses.values()),
+            least_nodes=len(self.forked.addresses),
+            split="even",
+        )
+        self.answers = Answers(join_mesh(self.reader, "tiny", load, setup), load)
 
     @property
     def front(self):
