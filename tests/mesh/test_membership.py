@@ -64,3 +64,56 @@ def test_strangers_are_not_accused():
     members.ended("x")
     members.vouched("x", 1)
     assert members.members == {}
+
+
+def joined(*names, now=0.0):
+    members = Membership(PATIENCE)
+    for name in names:
+        members.joined(name, now)
+    return members
+
+
+def reported(members, silent, *, start=2.0, seconds=0.5):
+    """Return who is cut off by the same reports for some time."""
+    now, found = start, ""
+    while not found and now < start + seconds:
+        for name in members.members:
+            members.heard(name, now)
+        found = members.cut_off(silent, now)
+        now += 0.05
+    return found
+
+
+def heard_all_along(*names):
+    members = joined(*names)
+    for tick in range(40):
+        for name in names:
+            members.heard(name, tick * 0.05)
+    return members
+
+
+def test_whom_a_neighbour_misses_for_a_while_is_cut_off():
+    members = heard_all_along("a", "b", "c")
+    assert reported(members, {"a": ["b"], "b": [], "c": []}) == "b"
+    assert members.cut_off({"a": ["c"]}, 2.6) == ""  # at first it is only said
+
+
+def test_who_misses_several_is_cut_off_itself():
+    members = heard_all_along("a", "b", "c")
+    assert reported(members, {"a": ["b", "c"]}) == "a"
+
+
+def test_who_slept_is_no_witness():
+    members = heard_all_along("a", "b")
+    members.heard("a", 3.0)
+    assert reported(members, {"a": ["b"]}, start=3.05, seconds=0.8) == ""
+
+
+def test_whose_work_nobody_can_take_stays_suspect():
+    members = joined("a")
+    members.newly_suspect(0.4)
+    members.judged(0.6)
+    members.spared("a", 0.6)
+    assert standing(members) is Standing.SUSPECT
+    members.heard("a", 0.65)
+    assert standing(members) is Standing.ALIVE

@@ -40,6 +40,10 @@ _OPEN_SECONDS = 600.0
 _SLOW_SECONDS = 30.0
 """How long a node that was too slow gets no work."""
 _VOUCHERS = 3
+_HOPELESS_SECONDS = 10.0
+"""How long a silent node is waited for whose work nobody else can take."""
+_LATE = 0.06
+"""Seconds by which the beats of a node whose wire is slow come later than those of others."""
 _FEED_SECONDS = 5.0
 """How long a standby may have nothing before all is sent to it again."""
 
@@ -151,8 +155,13 @@ class Front:
     def _ready(self) -> set[tuple[int, int]]:
         """Return the layers whose standbys have all that is not in a log."""
         if not self._flight.answered:
-            return {duty.layers for duty in self.duties if duty.standby}
-        return {duty.layers for duty in self.duties if duty.standby and self._done_by(duty)}
+            return {duty.layers for duty in self.duties if self._is_there(duty.standby)}
+        there = [duty for duty in self.duties if self._is_there(duty.standby)]
+        return {duty.layers for duty in there if self._done_by(duty)}
+
+    def _is_there(self, node: str) -> bool:
+        member = self.membership.members.get(node)
+        return member is not None and member.standing is Standing.ALIVE
 
     # --- orders --------------------------------------------------------------------------------
 
@@ -235,13 +244,21 @@ class Front:
             self._ask_vouchers(name)
         for name in membership.judged(now):
             standing = membership.members[name].standing
-            self.peers.give_up(name, f"it is silent: {standing}")
-        for peer in self.peers.alive():
-            for duty, following in zip(self.duties, self.duties[1:], strict=False):
-                is_cut = duty.node == peer.name and following.node in peer.state.silent
-                if is_cut and membership.members[following.node].standing is Standing.ALIVE:
-                    peer.state.silent = []
-                    self.peers.give_up(following.node, f"{peer.name} does not reach it")
+            silent = now - membership.members[name].last_heard
+            if silent < _HOPELESS_SECONDS and not self._can_lose(name):
+                membership.spared(name, now)
+            else:
+                self.peers.give_up(name, f"silent for {silent:.2f} s: {standing}")
+        reports = {peer.name: peer.state.silent for peer in self.peers.alive()}
+        missed = membership.cut_off(reports, now)
+        if missed and self._can_lose(missed):
+            self.peers.give_up(missed, "its neighbours do not hear of it")
+
+    def _can_lose(self, node: str) -> bool:
+        """Whether others have all that a node computes."""
+        with self._lock:
+            ready = self._ready()
+            return all(duty.layers in ready for duty in self.duties if duty.node == node)
 
     def _ask_vouchers(self, suspect: str) -> None:
         peer, member = self.peers.by_name[suspect], self.membership.members[suspect]
@@ -267,7 +284,7 @@ class Front:
                 self._give_order()
                 return
             culprit = self._holder_of(overdue.number)
-            if culprit and any(duty.standby for duty in self.duties if duty.node == culprit):
+            if culprit and self._can_lose(culprit):
                 self._slow_until[culprit] = time.monotonic() + _SLOW_SECONDS
                 self._resent = 0, 0
                 self.peers.give_up(culprit, f"it takes {overdue.seconds:.2f} s for a step")
@@ -275,13 +292,20 @@ class Front:
                 self._flight.begun_anew()
 
     def _holder_of(self, step: int) -> str:
-        """Return the first node whose stage has not computed a step."""
+        """Return the node that a step waits for: the first that has not computed it.
+
+        Or the one before, where less is heard of that: what it sends is slow, then.
+        """
+        now, before = time.monotonic(), ""
         for duty in self.duties:
             peer = self.peers.by_name[duty.node]
             done = {(s.first_layer, s.end_layer): s.done for s in peer.state.stages}
             if done.get(duty.layers, 0) < step:
-                return duty.node
-        return ""
+                age = now - peer.state_time
+                is_later = before and now - self.peers.by_name[before].state_time > age + _LATE
+                return before if is_later else duty.node
+            before = duty.node
+        return before  # its tokens have not come
 
     def _look_at_duties(self) -> None:
         """Let every stage have a standby, and a free node some work."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 class Standing(StrEnum):
@@ -32,10 +32,14 @@ class Standing(StrEnum):
 class Patience:
     """How long what is silent is waited for, in seconds."""
 
-    silent_seconds: float = 0.3
+    silent_seconds: float = 0.25
     """Until a node is suspect."""
-    verdict_seconds: float = 0.15
+    verdict_seconds: float = 0.12
     """Until peers must have vouched for it."""
+    accusation_seconds: float = 0.15
+    """Until what one node says of another is believed."""
+    waking_seconds: float = 1.0
+    """That who was silent itself is no witness: what it has not heard it slept through."""
 
 
 class Member:
@@ -48,6 +52,7 @@ class Member:
         self.last_heard = now
         self.suspect_since = 0.0
         self.vouched = False
+        self.awake_since = now
 
 
 class Membership:
@@ -56,15 +61,19 @@ class Membership:
     def __init__(self, patience: Patience | None = None) -> None:
         self._patience = patience or Patience()
         self.members: dict[str, Member] = {}
+        self._accusations: dict[tuple[str, str], float] = {}
 
     def joined(self, node: str, now: float) -> None:
         member = self.members.setdefault(node, Member(now))
         member.incarnation += 1
         member.standing, member.last_heard, member.vouched = Standing.ALIVE, now, False
+        member.awake_since = now
 
     def heard(self, node: str, now: float) -> None:
         """Note a sign of life; it ends a suspicion, but not a death: the dead join again."""
         member = self.members[node]
+        if now - member.last_heard > self._patience.silent_seconds / 2:
+            member.awake_since = now
         member.last_heard = now
         if member.standing is Standing.SUSPECT:
             member.standing = Standing.ALIVE
@@ -111,6 +120,46 @@ class Membership:
             member = self.members[name]
             member.standing = Standing.CUT_OFF if member.vouched else Standing.DEAD
         return due
+
+    def cut_off(self, silent: Mapping[str, Iterable[str]], now: float) -> str:
+        """Return a node that is reached from here, and not by another; empty: there is none.
+
+        Who misses several is taken to be cut off itself.
+
+        Args:
+            silent: Whom each node sends to and does not hear of.
+            now: The time.
+        """
+        current = {
+            (accuser, accused)
+            for accuser, all_accused in silent.items()
+            if self._is_witness(accuser, now)
+            for accused in all_accused
+            if self._is_witness(accused, now)
+        }
+        self._accusations = {pair: self._accusations.get(pair, now) for pair in current}
+        held = [
+            pair
+            for pair, since in self._accusations.items()
+            if now - since >= self._patience.accusation_seconds
+        ]
+        accusers = [accuser for accuser, _ in held]
+        for accuser, accused in held:
+            return accuser if accusers.count(accuser) > 1 else accused
+        return ""
+
+    def _is_witness(self, node: str, now: float) -> bool:
+        member = self.members.get(node)
+        return (
+            member is not None
+            and member.standing is Standing.ALIVE
+            and now - member.awake_since > self._patience.waking_seconds
+        )
+
+    def spared(self, node: str, now: float) -> None:
+        """Go on suspecting a node whose work nobody else can take."""
+        member = self.members[node]
+        member.standing, member.suspect_since, member.vouched = Standing.SUSPECT, now, False
 
     def alive(self) -> list[str]:
         return [n for n, member in self.members.items() if member.standing is Standing.ALIVE]

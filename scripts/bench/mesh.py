@@ -1,0 +1,371 @@
+"""Measures a mesh in network namespaces of one machine: what clients see when something breaks.
+
+    scripts/bench/mesh.py --repeat 30 --json mesh.json      # as root, with /dev/net/tun
+
+Four nodes, each a process in a namespace of its own, behind a wire with a rate and a delay; a front
+in a fifth. Every run asks for answers, breaks something in their midst and compares the text with
+that of one process; the gap is the longest time between two tokens of any answer, and the worst of
+all runs is what is told. The model is the built-in one (4 layers): times are those of the mesh, not
+of a large model's layers. Without root, namespaces or /dev/net/tun it says so and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "a secret of this benchmark"
+FAULTS = ["none", "kill", "hang", "cut", "mute", "slow"]
+NODES = 4
+LOAD = {"device": "cpu", "threads": 1, "num_blocks": 512, "block_size": 16, "max_sequences": 16,
+        "deterministic": True, "speculate": "off", "prefix_cache": False}  # fmt: skip
+
+
+def why_not() -> str:
+    if os.geteuid():
+        return "it needs root, for network namespaces"
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "there is no /dev/net/tun"
+    if shutil.which("ip") is None:
+        return "there is no `ip`"
+    done = subprocess.run(["ip", "netns", "add", "zsemtest"], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "del", "zsemtest"], capture_output=True, check=False)
+    return f"namespaces cannot be made: {done.stderr.decode().strip()}" if done.returncode else ""
+
+
+class Wire:
+    """Namespaces zsem0 (the front) to zsem4, and the switch between them."""
+
+    def __init__(self, delay_ms: float, mbit: float) -> None:
+        self.names = [f"zsem{number}" for number in range(NODES + 1)]
+        self.close_all()
+        for name in self.names:
+            subprocess.run(["ip", "netns", "add", name], check=True)
+        folder = Path(tempfile.mkdtemp())
+        program = folder / "mesh_wire"
+        source = str(ROOT / "scripts" / "bench" / "mesh_wire.c")
+        subprocess.run(
+            [sys.executable, "-m", "ziglang", "cc", "-O2", source, "-o", str(program)], check=True
+        )
+        self.process = subprocess.Popen(
+            [str(program), str(delay_ms), str(mbit), *self.names],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        if self.process.stdout.readline().strip() != "ready":
+            raise SystemExit("the wire does not start")
+        shutil.rmtree(folder)
+        for number, name in enumerate(self.names):
+            for words in (
+                ["link", "set", "lo", "up"],
+                ["link", "set", "eth0", "mtu", "9000", "up"],
+                ["addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth0"],
+                ["route", "add", "224.0.0.0/4", "dev", "eth0"],
+            ):
+                subprocess.run(["ip", "-n", name, *words], check=True)
+
+    def tell(self, words: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(words + "\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.close_all()
+
+    def close_all(self) -> None:
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+class Nodes:
+    """Processes, one in each namespace; numbered from 1."""
+
+    def __init__(self, folder: Path, *, discovery: bool = False) -> None:
+        self._folder, self._discovery = folder, discovery
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, number: int) -> None:
+        address = f"10.78.0.{number + 1}:7700"
+        words = [sys.executable, "-m", "zse", "mesh", "start", "--listen", address]
+        words += ["--name", f"n{number}", "--threads", "1", "--memory-gib", "1"]
+        words += ["--discovery" if self._discovery else "--no-discovery"]
+        with (self._folder / f"n{number}.log").open("ab") as log:
+            self.processes[number] = subprocess.Popen(
+                ["ip", "netns", "exec", f"zsem{number}", *words], stdout=log, stderr=log, cwd=ROOT
+            )
+
+    def signal(self, number: int, which: int) -> None:
+        self.processes[number].send_signal(which)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+
+@dataclass
+class Run:
+    """What was seen of answers."""
+
+    texts: dict[str, list[int]] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+    def gap(self, after: float = 0.0) -> float:
+        gaps = [
+            later - earlier
+            for times in self.times.values()
+            for earlier, later in pairwise(times)
+            if later > after
+        ]
+        return max(gaps, default=0.0)
+
+
+class Asking:
+    """An engine over a runner, driven here so that every token has its time."""
+
+    def __init__(self, runner, options) -> None:
+        from zse.engine.core import EngineCore
+
+        self.core, self._numbers = EngineCore(runner, options, eos_token_ids=()), count()
+
+    def ask(self, run: Run, prompt, **params) -> None:
+        from zse.engine.request import Request, SamplingParams
+
+        name = str(next(self._numbers))
+        run.texts[name], run.times[name] = [], []
+        values = {"temperature": 0.0, "ignore_eos": True, **params}
+        self.core.add_request(
+            Request(request_id=name, prompt_token_ids=list(prompt), params=SamplingParams(**values))
+        )
+
+    def step(self, run: Run) -> None:
+        for event in self.core.step():
+            if event.token_id is not None:
+                run.texts[event.request_id].append(event.token_id)
+                run.times[event.request_id].append(time.monotonic())
+
+    def finish(self, run: Run) -> None:
+        while self.core.has_work:
+            self.step(run)
+
+
+def requests(streams: int, tokens: int):
+    for number in range(streams):
+        params = {"max_tokens": tokens}
+        if number % 2:
+            params |= {"temperature": 0.8, "seed": number}
+        yield [3 + (7 * number + place) % 1500 for place in range(4 + number)], params
+
+
+def wait_until(condition, seconds: float = 20.0) -> float:
+    begun = time.monotonic()
+    while not condition():
+        if time.monotonic() - begun > seconds:
+            raise SystemExit("the mesh did not come to rest")
+        time.sleep(0.005)
+    return time.monotonic() - begun
+
+
+def whole(front) -> bool:
+    return (
+        len({duty.node for duty in front.duties}) == NODES
+        and len(front._ready()) == len(front.duties)
+        and not front._is_opening
+    )
+
+
+def measure_faults(arguments, wire: Wire, nodes: Nodes, asking: Asking, front, expected) -> dict:
+    found: dict[str, dict] = {}
+    for fault in arguments.faults:
+        gaps, rejoins, wrong, failovers = [], [], 0, front.num_failovers
+        for repeat in range(arguments.repeat):
+            victim = 1 + repeat % NODES
+            # Slowness is given up for a while; here every run begins with all nodes.
+            front._slow_until.clear()
+            wait_until(lambda: whole(front), 60.0)
+            run = Run()
+            for prompt, params in requests(arguments.streams, arguments.tokens):
+                asking.ask(run, prompt, **params)
+            for _ in range(8 + repeat % 5):
+                asking.step(run)
+            wait_until(lambda: len(front._ready()) == len(front.duties))
+            at = time.monotonic()
+            break_it(fault, wire, nodes, victim)
+            asking.finish(run)
+            gaps.append(run.gap(at))
+            texts = list(run.texts.values())
+            wrong += sum(a != b for a, b in zip(texts, expected, strict=True))
+            mend(fault, wire, nodes, victim)
+            front._slow_until.clear()
+            if fault != "none":
+                rejoins.append(wait_until(lambda: whole(front), 60.0))
+        found[fault] = {
+            "runs": arguments.repeat,
+            "worst_gap_ms": round(max(gaps) * 1e3, 1),
+            "median_gap_ms": round(statistics.median(gaps) * 1e3, 1),
+            "wrong_answers": wrong,
+            "answers": arguments.repeat * arguments.streams,
+            "failovers": front.num_failovers - failovers,
+            "worst_rejoin_s": round(max(rejoins, default=0.0), 2),
+        }
+        print(f"{fault:10} {json.dumps(found[fault])}", flush=True)
+    return found
+
+
+def break_it(fault: str, wire: Wire, nodes: Nodes, victim: int) -> None:
+    if fault == "kill":
+        nodes.signal(victim, signal.SIGKILL)
+    elif fault == "hang":
+        nodes.signal(victim, signal.SIGSTOP)
+    elif fault in ("cut", "mute"):
+        wire.tell(f"{fault} {victim}")
+    elif fault == "slow":
+        wire.tell(f"slow {victim} 0.2")
+
+
+def mend(fault: str, wire: Wire, nodes: Nodes, victim: int) -> None:
+    if fault == "kill":
+        nodes.processes[victim].wait()
+        nodes.start(victim)
+    elif fault == "hang":
+        nodes.signal(victim, signal.SIGCONT)
+    wire.tell(f"heal {victim}")
+
+
+def measure_streams(asking: Asking, tokens: int) -> dict:
+    rates = {}
+    for streams in (1, 16):
+        run = Run()
+        for prompt, params in requests(streams, tokens):
+            asking.ask(run, prompt, **params)
+        begun = time.monotonic()
+        asking.finish(run)
+        rates[streams] = sum(map(len, run.texts.values())) / (time.monotonic() - begun)
+    return {
+        "one_stream_tokens_per_s": round(rates[1], 1),
+        "sixteen_streams_tokens_per_s": round(rates[16], 1),
+        "times": round(rates[16] / rates[1], 2),
+    }
+
+
+def inside(arguments) -> None:
+    """Be the front, in its namespace; the wire's commands go through a pipe to the parent."""
+    sys.path.insert(0, str(ROOT))
+    from zse.engine.opening import open_file
+    from zse.mesh.joining import MeshSetup, join_mesh
+    from zse.models.runner import load_runner
+    from zse.options import load_options
+    from zse.settings import load_settings
+
+    options, settings = load_options(**LOAD), load_settings()
+    reader = open_file("tiny", options, settings)
+    alone = Asking(load_runner(reader, options), options)
+    expected = Run()
+    for prompt, params in requests(arguments.streams, arguments.tokens):
+        alone.ask(expected, prompt, **params)
+    alone.finish(expected)
+    alone.core.close()
+    report: dict = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "load_average": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+        "wire": f"{arguments.mbit:g} Mbit/s, {2 * arguments.delay_ms:g} ms there and back",
+    }
+    with ExitStack() as cleanup:
+        nodes = Nodes(Path(arguments.folder))
+        cleanup.callback(nodes.close)
+        for number in range(1, NODES + 1):
+            nodes.start(number)
+        addresses = [f"10.78.0.{number + 1}:7700" for number in range(1, NODES + 1)]
+        setup = MeshSetup(
+            secret=SECRET.encode(),
+            find=lambda: addresses,
+            least_nodes=NODES,
+            wait_seconds=60.0,
+            split="even",
+        )
+        asking = Asking(join_mesh(reader, "tiny", options, setup), options)
+        front = asking.core.runner.front
+        cleanup.callback(asking.core.close)
+        wait_until(lambda: whole(front), 60.0)
+        report["streams"] = measure_streams(asking, arguments.tokens)
+        print(f"streams    {json.dumps(report['streams'])}", flush=True)
+        report["faults"] = measure_faults(
+            arguments, PipedWire(), nodes, asking, front, list(expected.texts.values())
+        )
+    print(json.dumps(report))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
+
+
+class PipedWire:
+    """The wire as the front's process tells it."""
+
+    def tell(self, words: str) -> None:
+        with os.fdopen(os.dup(3), "w") as pipe:
+            pipe.write(words + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=30)
+    parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--mbit", type=float, default=1000.0)
+    parser.add_argument("--delay-ms", type=float, default=2.5, help="one way")
+    parser.add_argument(
+        "--faults", nargs="*", default=["none", "kill", "hang", "cut", "mute", "slow"]
+    )
+    parser.add_argument("--json", default="")
+    parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    os.environ.setdefault("ZSE_MESH_SECRET", SECRET)
+    if arguments.folder:
+        inside(arguments)
+        return 0
+    if reason := why_not():
+        print(f"skipped: {reason}")
+        return 77
+    wire = Wire(arguments.delay_ms, arguments.mbit)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            read, write = os.pipe()
+            os.set_inheritable(write, True)
+            words = [sys.executable, __file__, *sys.argv[1:], "--folder", folder]
+            shell = f'exec "$@" 3>&{write}'
+            front = subprocess.Popen(
+                ["ip", "netns", "exec", "zsem0", "bash", "-c", shell, "front", *words],
+                pass_fds=(write,), cwd=ROOT,
+            )  # fmt: skip
+            os.close(write)
+            with os.fdopen(read) as commands:
+                for line in commands:
+                    wire.tell(line.strip())
+            code = front.wait()
+            if code:
+                for log in sorted(Path(folder).glob("*.log")):
+                    print(f"--- {log.name}\n{log.read_text()[-1500:]}")
+            return code
+    finally:
+        wire.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
