@@ -269,6 +269,7 @@ def inside(arguments) -> None:
     """Be the front, in its namespace; the wire's commands go through a pipe to the parent."""
     sys.path.insert(0, str(ROOT))
     from zse.engine.opening import open_file
+    from zse.mesh.finding import Finder
     from zse.mesh.joining import MeshSetup, join_mesh
     from zse.models.runner import load_runner
     from zse.options import load_options
@@ -296,7 +297,7 @@ def inside(arguments) -> None:
         addresses = [f"10.78.0.{number + 1}:7700" for number in range(1, NODES + 1)]
         setup = MeshSetup(
             secret=SECRET.encode(),
-            find=lambda: addresses,
+            finder=Finder(lambda: addresses),
             least_nodes=NODES,
             wait_seconds=60.0,
             split="even",

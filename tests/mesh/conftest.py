@@ -10,6 +10,7 @@ from zse import __version__
 from zse.engine.core import EngineCore
 from zse.engine.opening import open_file
 from zse.engine.request import Request, SamplingParams
+from zse.mesh.finding import Finder
 from zse.mesh.joining import MeshSetup, join_mesh
 from zse.mesh.messages import Facts
 from zse.mesh.node import Node, NodeSetup
@@ -78,7 +79,7 @@ class TestMesh:
         load = load_options(**{**LOAD, **options.pop("load", {})})
         setup = MeshSetup(
             secret=SECRET,
-            find=lambda: [node.address for node in self.nodes.values()],
+            finder=Finder(lambda: [node.address for node in self.nodes.values()]),
             least_nodes=least or len(self.nodes),
             split=options.pop("split", "even"),
             **options,
@@ -91,7 +92,7 @@ class TestMesh:
         load = load_options(**LOAD)
         setup = MeshSetup(
             secret=SECRET_OF_PROCESSES,
-            find=lambda: list(self.forked.addresses.values()),
+            finder=Finder(lambda: list(self.forked.addresses.values())),
             least_nodes=len(self.forked.addresses),
             split="even",
         )

@@ -179,8 +179,8 @@ def status(
     from zse.units import memory_text
 
     secret = secret_of(load_settings().serve.mesh)
-    with finder_of(mesh, secret) as find:
-        report = survey(find, secret, seconds=wait)
+    with finder_of(mesh, secret) as finder:
+        report = survey(finder, secret, seconds=wait)
     if as_json:
         typer.echo(json.dumps(report, indent=2))
         return

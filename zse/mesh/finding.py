@@ -16,7 +16,7 @@ import re
 import socket
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zse.errors import UsageError, needing
 
@@ -48,9 +48,18 @@ def secret_of(options: MeshOptions) -> bytes:
     return secret.encode()
 
 
+class Finder(NamedTuple):
+    """Where nodes are."""
+
+    addresses: Callable[[], Iterable[str]]
+    """Of as many as are known by then."""
+    has_tokens: bool = False
+    """Whether an address that is no longer among them is a sign that its node is gone."""
+
+
 @contextmanager
-def finder_of(where: str, secret: bytes) -> Iterator[Callable[[], Iterable[str]]]:
-    """Yield what returns the addresses of nodes, as many as there are by then.
+def finder_of(where: str, secret: bytes) -> Iterator[Finder]:
+    """Yield what finds nodes, as long as it is asked.
 
     Raises:
         UsageError: ``where`` names none.
@@ -58,13 +67,13 @@ def finder_of(where: str, secret: bytes) -> Iterator[Callable[[], Iterable[str]]
     """
     if where == "auto":
         with Discovery(secret) as discovery:
-            yield discovery.addresses
+            yield Finder(discovery.addresses, has_tokens=True)
     elif where.startswith("k8s:"):
         service = checked_address(where.removeprefix("k8s:"))
-        yield lambda: addresses_of_service(service)
+        yield Finder(lambda: addresses_of_service(service))
     else:
         listed = [checked_address(one.strip()) for one in where.split(",") if one.strip()]
-        yield lambda: listed
+        yield Finder(lambda: listed)
 
 
 def checked_address(address: str) -> str:
@@ -112,7 +121,6 @@ class Discovery:
         own: Name and address of the node that is announced; None for who only looks.
         join: Addresses, HOST:PORT, of Zenoh peers where multicast does not reach.
         listen: Address that Zenoh listens at; empty: any.
-        on_change: Called with an address and whether it is there now.
     """
 
     def __init__(
@@ -122,14 +130,12 @@ class Discovery:
         *,
         join: Iterable[str] = (),
         listen: str = "",
-        on_change: Callable[[str, bool], None] | None = None,
     ) -> None:
         with needing("mesh", "discovery of nodes"):
             import zenoh
         self._zenoh: Any = zenoh
         self._found: set[str] = set()
         self._lock = threading.Lock()
-        self._on_change = on_change
         self._prefix = f"zse/mesh/{mesh_id(secret)}"
         self._session: Any = zenoh.open(self._config(list(join), listen))
         self._listener = self._session.liveliness().declare_subscriber(
@@ -178,8 +184,6 @@ class Discovery:
         is_there = sample.kind == self._zenoh.SampleKind.PUT
         with self._lock:
             (self._found.add if is_there else self._found.discard)(address)
-        if self._on_change is not None:
-            self._on_change(address, is_there)
 
 
 def mesh_id(secret: bytes) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zse.backends.types import StepBatch
     from zse.mesh.codecs import Codec
     from zse.mesh.duties import Duties, Duty
+    from zse.mesh.finding import Finder
     from zse.mesh.flight import MeshStep
     from zse.mesh.peers import Peer
 
@@ -54,6 +55,7 @@ class Front:
     Args:
         secret: Of the mesh.
         vocab_size: Of the model.
+        finder: Where nodes are; one that comes later gets its share of the work.
         patience: With nodes that are silent.
     """
 
@@ -61,6 +63,7 @@ class Front:
         self,
         secret: bytes,
         vocab_size: int,
+        finder: Finder,
         patience: Patience | None = None,
     ) -> None:
         self.peers = Peers(secret, self._take_tokens, self._changed)
@@ -75,6 +78,8 @@ class Front:
         self._order_time = 0.0
         self.num_failovers = 0
         self.last_failover_seconds = 0.0
+        self._finder = finder
+        self._tokens: set[str] = set()
         self.addresses: set[str] = set()
         """Where nodes are looked for that are not there."""
         self._refused: dict[tuple[str, int], float] = {}
@@ -240,7 +245,7 @@ class Front:
         for peer in self.peers.alive():
             if peer.state_time > membership.members[peer.name].last_heard:
                 membership.heard(peer.name, peer.state_time)
-        for name in membership.newly_suspect(now):
+        for name in [*membership.newly_suspect(now), *self._without_token(now)]:
             self._ask_vouchers(name)
         for name in membership.judged(now):
             standing = membership.members[name].standing
@@ -253,6 +258,17 @@ class Front:
         missed = membership.cut_off(reports, now)
         if missed and self._can_lose(missed):
             self.peers.give_up(missed, "its neighbours do not hear of it")
+
+    def _without_token(self, now: float) -> list[str]:
+        """Suspect the nodes whose tokens are gone; return them."""
+        if not self._finder.has_tokens:
+            return []
+        tokens = set(self._finder.addresses())
+        gone, self._tokens = self._tokens - tokens, tokens
+        names = [peer.name for peer in self.peers.alive() if peer.address in gone]
+        for name in names:
+            self.membership.accused(name, now)
+        return names
 
     def _can_lose(self, node: str) -> bool:
         """Whether others have all that a node computes."""
@@ -357,6 +373,7 @@ class Front:
 
     def _rejoin(self) -> None:
         while not self._stop.wait(_REJOIN_SECONDS):
+            self.addresses.update(self._finder.addresses())
             there = {peer.address for peer in self.peers.alive()}
             now = time.monotonic()
             slow = {

@@ -26,9 +26,10 @@ from zse.option import with_values
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from zse.format.model_file import ModelFile
+    from zse.mesh.finding import Finder
     from zse.mesh.membership import Patience
     from zse.mesh.peers import Peer
     from zse.models.spec import ModelSpec
@@ -41,13 +42,17 @@ _SEQUENCES = 16
 _POLL_SECONDS = 0.02
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 @record
 class MeshSetup:
     """What a front is told."""
 
     secret: bytes
-    find: Callable[[], Iterable[str]]
-    """Returns addresses of nodes; asked again while some are missing."""
+    finder: Finder
+    """Asked again for as long as the front is there: nodes may come later, too."""
     least_nodes: int = 1
     """That are waited for."""
     wait_seconds: float = 10.0
@@ -56,6 +61,8 @@ class MeshSetup:
     activations: str = "raw"
     """What wires may lose at most."""
     patience: Patience | None = None
+    on_close: Callable[[], None] = _nothing
+    """Called when the runner is closed."""
 
 
 def join_mesh(reader: ModelFile, model: str, options: LoadOptions, setup: MeshSetup) -> MeshRunner:
@@ -70,7 +77,7 @@ def join_mesh(reader: ModelFile, model: str, options: LoadOptions, setup: MeshSe
     context = min(options.batch.max_context or spec.max_position, spec.max_position)
     options = with_values(options, {"max_context": context})
     spec = spec.within(context)
-    front = Front(setup.secret, spec.vocab_size, setup.patience)
+    front = Front(setup.secret, spec.vocab_size, setup.finder, setup.patience)
     try:
         peers = _gather(front, setup)
         duties, codecs = _divide(reader, spec, options, setup, peers)
@@ -94,7 +101,7 @@ def join_mesh(reader: ModelFile, model: str, options: LoadOptions, setup: MeshSe
         num_blocks=num_blocks,
         block_size=options.cache.block_size,
         max_position=context,
-        on_close=lambda: None,
+        on_close=setup.on_close,
     )
 
 
@@ -102,7 +109,7 @@ def _gather(front: Front, setup: MeshSetup) -> list[Peer]:
     """Connect to the nodes that can be found, until there are enough or time is up."""
     deadline, errors = time.monotonic() + setup.wait_seconds, dict[str, ZSEError]()
     while True:
-        for address in setup.find():
+        for address in setup.finder.addresses():
             front.addresses.add(address)
         there = {peer.address for peer in front.peers.alive()}
         for address in sorted(front.addresses - there):

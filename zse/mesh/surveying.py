@@ -12,14 +12,14 @@ from zse.mesh.peers import Peers, describe
 from zse.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from zse.mesh.finding import Finder
 
 _LOOK_BYTES = 1 << 20
 _POLL_SECONDS = 0.02
 _STATE_SECONDS = 0.2
 
 
-def survey(find: Callable[[], Iterable[str]], secret: bytes, *, seconds: float) -> dict[str, Any]:
+def survey(finder: Finder, secret: bytes, *, seconds: float) -> dict[str, Any]:
     """Return nodes, links between them, and what is wrong, in plain values.
 
     Under ``plan`` stands what ``zse.mesh.facts`` reads.
@@ -29,7 +29,7 @@ def survey(find: Callable[[], Iterable[str]], secret: bytes, *, seconds: float) 
     try:
         deadline, asked = time.monotonic() + seconds, set[str]()
         while True:
-            for address in sorted(set(find()) - asked):
+            for address in sorted(set(finder.addresses()) - asked):
                 asked.add(address)
                 try:
                     peers.connect(address, 1.0)

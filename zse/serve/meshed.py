@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, cast
 
 from zse.errors import UsageError
@@ -40,18 +41,22 @@ def mesh_runner(settings: Settings, reader: ModelFile) -> ModelRunner:
 
     options = settings.serve.mesh
     secret = secret_of(options)
-    with finder_of(options.mesh, secret) as find:
+    with ExitStack() as open_things:
+        later = open_things.enter_context(ExitStack())
+        finder = later.enter_context(finder_of(options.mesh, secret))
         runner = join_mesh(
             reader,
             settings.serve.model,
             settings.serve.load,
             MeshSetup(
                 secret=secret,
-                find=find,
+                finder=finder,
                 least_nodes=options.mesh_nodes,
                 wait_seconds=options.mesh_wait,
                 split=options.mesh_split,
                 activations=options.mesh_activations,
+                on_close=later.close,
             ),
         )
+        open_things.pop_all()
     return cast("ModelRunner", runner)
