@@ -56,7 +56,7 @@ class BenchmarkResult:
 
 app = App()
 _FLAGS = ["device", "threads", "kernels", "kv_dtype", "exact_activations", "deterministic"]
-_FLAGS += ["prefill_precision", "speculate", "draft_model"]
+_FLAGS += ["prefill_precision", "speculate", "draft_model", "tensor_parallel", "gpus"]
 
 
 @app.command("benchmark")

@@ -73,9 +73,13 @@ def open_runner(
     """
     blocks_each = -(-num_tokens // options.cache.block_size) + 1
     num_blocks = blocks_each * options.batch.max_sequences
-    runner = load_runner(
-        path, with_values(options, {"num_blocks": num_blocks}), cache_dir=settings.cache_dir
-    )
+    options = with_values(options, {"num_blocks": num_blocks})
+    if options.ranks.tensor_parallel > 1:
+        from zse.engine.ranks.opening import load_ranked_runner
+
+        runner = load_ranked_runner(path, options, cache_dir=settings.cache_dir)
+    else:
+        runner = load_runner(path, options, cache_dir=settings.cache_dir)
     if num_tokens > runner.max_position:
         runner.close()
         raise UsageError(

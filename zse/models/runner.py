@@ -310,6 +310,13 @@ class ModelRunner:
         """Have something closed with the runner, before anything else is."""
         self._owned.callback(close)
 
+    def owns_file(self, reader: ModelFile) -> None:
+        """Have the file closed behind everything that reads it."""
+        with ExitStack() as both:
+            both.callback(reader.close)
+            both.push(self._owned.pop_all())
+            self._owned = both.pop_all()
+
     def close(self) -> None:
         """Give the memory back; the runner cannot be used afterwards."""
         with self._lock:

@@ -8,6 +8,7 @@ import pytest
 
 from zse.engine.llm import LLM
 from zse.engine.ranks import group, opening
+from zse.engine.request import SamplingParams
 from zse.errors import DeviceError, UsageError
 from zse.options import load_options
 
@@ -79,3 +80,37 @@ def test_what_a_rank_says_of_its_failure_is_what_is_raised(monkeypatch: pytest.M
     monkeypatch.setattr(group, "_MAIN", broken)
     with pytest.raises(DeviceError, match=r"rank 1 \(cpu\): TypeError: 'NoneType'"):
         LLM("tiny", device="cpu", tensor_parallel=2)
+
+
+def test_ranks_answer_as_one_process_without_a_server() -> None:
+    params = SamplingParams(max_tokens=16, temperature=0.0)
+    answers = []
+    for ranks in (1, 2, 4):
+        with LLM("tiny", device="cpu", tensor_parallel=ranks, threads=ranks) as llm:
+            answers.append(llm.generate(["The capital of France is", "One, two,"], params))
+    texts = [[one.text for one in answer] for answer in answers]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_lost_rank_ends_every_call_with_its_name() -> None:
+    def ask_on(llm: LLM) -> None:
+        for _ in range(1000):
+            llm.generate("x", SamplingParams(max_tokens=8, ignore_eos=True))
+
+    with LLM("tiny", device="cpu", tensor_parallel=2, threads=2) as llm:
+        llm._model.core.runner._crew._processes[0].kill()
+        with pytest.raises(DeviceError, match=r"rank 1 \(cpu\) was ended by SIGKILL"):
+            ask_on(llm)
+
+
+def test_a_rank_that_gets_nowhere_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 sleeps in the midst of a step: it runs, and is not stopped."""
+    asleep = "import time; from zse.models.runner import ModelRunner as R; "
+    asleep += "R.submit = lambda *_: time.sleep(99); "
+    monkeypatch.setattr(group, "_MAIN", group._MAIN.replace("main(sys", asleep + "main(sys"))
+    options = {"tensor_parallel": 2, "threads": 2, "rank_timeout_seconds": 1.0}
+    with (
+        LLM("tiny", device="cpu", **options) as llm,
+        pytest.raises(DeviceError, match=r"no rank has moved for 1 s in the midst of a step"),
+    ):
+        llm.generate("x", SamplingParams(max_tokens=8))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from zse.backends import begin_arrival
 from zse.backends.ranks import Share
 from zse.device.open import check_device, runs_on_gpu
+from zse.device.phases import no_phases
 from zse.engine.ranks.group import RankGroup
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
-from zse.models.runner import spec_of
+from zse.models.runner import load_runner, spec_of
 from zse.models.share import part_of, share_of
 from zse.option import with_values
 from zse.records import record
@@ -93,6 +94,39 @@ def open_ranks(
         reader.close()
         raise
     return OpenedRanks(group=group, part=part, options=options, arrival=arrival)
+
+
+def load_ranked_runner(
+    path: str | Path, options: LoadOptions, *, cache_dir: Path | None
+) -> ModelRunner:
+    """Load a file of this machine onto several devices, without an engine over it.
+
+    Raises:
+        As ``open_ranks`` and ``load_runner``.
+    """
+    reader = ZSEReader(path)
+    opened = open_ranks(reader, options, no_phases, cache_dir=cache_dir)
+    try:
+        runner = load_runner(
+            reader,
+            opened.options,
+            cache_dir=cache_dir,
+            arrival=opened.arrival,
+            part=opened.part,
+        )
+    except BaseException:
+        opened.group.close()
+        if opened.arrival is not None:
+            opened.arrival.abandon()
+        reader.close()
+        raise
+    runner.owns_file(reader)
+    try:
+        opened.wait_until_ready(runner)
+    except BaseException:
+        runner.close()
+        raise
+    return runner
 
 
 def devices_of(options: LoadOptions) -> list[str]:
