@@ -6,6 +6,7 @@ The same tests run on the reference, on the CPU and, where there is one, on a GP
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from model_pairs import make_pair
 from zse.engine.core import EngineCore
 from zse.engine.loading import make_core
 from zse.engine.request import Request, SamplingParams
-from zse.errors import UnsupportedModelError
+from zse.errors import InvalidParameterError, UnsupportedModelError
 from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
@@ -102,9 +103,8 @@ def open_core(path: Path, device: str, *, is_short: bool = False, **options: Any
         block_size=block_size,
         num_blocks=(2 * longest - 24 if is_short else 4096) // block_size,
         threads=1,
-        deterministic=True,
         kernels=load_settings().serve.load.device.kernels,
-        **{"max_sequences": 24, "max_batch_tokens": 256, **options},
+        **{"deterministic": True, "max_sequences": 24, "max_batch_tokens": 256, **options},
     )
     runner = load_runner(path, chosen, cache_dir=load_settings().cache_dir)
     core = make_core(runner, chosen)
@@ -147,6 +147,61 @@ def test_an_answer_is_the_same_to_the_bit_in_any_company(
         assert bool(stats.prefix_hit_tokens) == options.get("prefix_cache", True)
         assert stats.preemptions or device == "cuda" or name != "preemptions"
         core.close()
+
+
+def test_one_request_is_computed_alone_where_others_are_not(
+    path: Path, device: str, alone: Told
+) -> None:
+    own = [replace(each, params=replace(each.params, deterministic=True)) for each in
+           requests_of(device)[::2]]  # fmt: skip
+    others = [replace(each, request_id=f"other {each.request_id}") for each in requests_of(device)]
+    mixed = [each for pair in zip(others, [*own, *own], strict=False) for each in pair]
+    mixed = list({each.request_id: each for each in mixed}.values())
+    core = open_core(path, device, deterministic=False)
+    if device == "cuda":
+        with pytest.raises(InvalidParameterError, match="start it with --deterministic"):
+            core.add_request(own[0])
+    else:
+        for options in ({}, {"is_short": True}, {"max_batch_tokens": 23}):
+            core.close()
+            core = open_core(path, device, deterministic=False, **options)
+            found = answers_of(core, mixed)
+            assert not [each.request_id for each in own if
+                        found[each.request_id] != alone[each.request_id]]  # fmt: skip
+            assert options or core.stats().prefix_hit_tokens
+    core.close()
+
+
+def test_prefixes_computed_alone_are_shared_with_such_alone() -> None:
+    params = SamplingParams(temperature=0.0)
+    plain = Request(request_id="a", prompt_token_ids=[1], params=params, cache_salt="s")
+    alone = replace(plain, params=replace(params, deterministic=True))
+    assert plain.namespace == "s"
+    assert alone.namespace == replace(alone, request_id="b").namespace != plain.namespace
+    assert alone.namespace != replace(alone, cache_salt="").namespace
+
+
+def test_what_is_drawn_alone_takes_a_seed() -> None:
+    with pytest.raises(InvalidParameterError, match="seed is None, expected a number") as error:
+        SamplingParams(deterministic=True)
+    assert error.value.param == "seed"
+    SamplingParams(deterministic=True, seed=3)
+    SamplingParams(deterministic=True, temperature=0.0)
+
+
+def test_a_server_that_computes_all_so_takes_the_field_as_read(
+    make_pair: Callable[..., Any],
+) -> None:
+    path = make_pair("qwen2", "int4", **SHAPE).path
+    core = open_core(path, "cpu")
+    params = SamplingParams(temperature=0.0, max_tokens=2)
+    prompt = list(range(20))
+    first = Request(request_id="a", prompt_token_ids=prompt, params=params)
+    answers_of(core, [first])
+    again = replace(first, request_id="b", params=replace(params, deterministic=True))
+    answers_of(core, [again])
+    assert core.stats().prefix_hit_tokens == 16
+    core.close()
 
 
 def test_a_model_whose_states_go_through_prompts_in_pieces_is_refused(

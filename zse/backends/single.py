@@ -23,6 +23,11 @@ def all_single(spec: ModelSpec, options: LoadOptions) -> bool:
     return options.device.deterministic and not spec.is_encoder
 
 
+def can_be_single(spec: ModelSpec) -> bool:
+    """Whether a model's prompts can be computed token by token with the same bits every time."""
+    return not spec.is_encoder and not any(_obstacles(spec))
+
+
 def check_deterministic(spec: ModelSpec, options: LoadOptions) -> None:
     """Refuse what cannot be computed so.
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.kv.windows import WindowGroup, WindowTable
 
-StepKind: TypeAlias = Literal["decode", "verify", "prefill"]
+StepKind: TypeAlias = Literal["decode", "verify", "prefill", "alone"]
 """How tokens are computed. ``decode``: one token, with the same bits in every batch. ``verify``: a
 known token and drafts of those that follow it, each of which asks for its successor. ``prefill``:
-known tokens, computed together."""
+known tokens, computed together. ``alone``: known tokens, each computed as if it were decoded."""
 MAX_DRAFTS = 64
 """Drafts that a step can check at most, over all its sequences."""
 LOGITS_ROWS = 512

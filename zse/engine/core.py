@@ -83,6 +83,7 @@ class EngineCore:
             max_batch_tokens=self.options.max_batch_tokens,
             max_sequences=self.options.max_sequences,
         )
+        self._computes_all_alone = options.device.deterministic
         self._aging_steps = aging_steps
         self._pipeline = pipeline_of(self._scheduler, runner)
         self._begin_speculation = begin_speculation
@@ -149,6 +150,7 @@ class EngineCore:
                 param="pooling",
             )
         check_request(prompt_token_ids, params, vocab_size=self.runner.vocab_size)
+        self._check_alone(params)
         generates = query is None or query.generates
         return resolve_max_tokens(
             len(prompt_token_ids),
@@ -156,6 +158,17 @@ class EngineCore:
             max_context=self.max_context,
             capacity_tokens=self.capacity_tokens if generates else self.num_cells,
         )
+
+    def _check_alone(self, params: SamplingParams) -> None:
+        """Refuse to compute one request alone where this device cannot."""
+        if not params.deterministic or self._computes_all_alone:
+            return
+        if not getattr(self.runner, "can_compute_alone", False):
+            raise InvalidParameterError(
+                "'deterministic' was asked for, and this server computes no single requests alone: "
+                "start it with --deterministic",
+                param="deterministic",
+            )
 
     def add_request(self, request: Request) -> None:
         """Accept a request; its ``n`` choices share the prompt's blocks.
@@ -167,6 +180,8 @@ class EngineCore:
         if request.request_id in self._requests:
             raise UsageError(f"request {request.request_id!r} is running already")
         max_tokens = self.check(request.prompt_token_ids, request.params, request.query)
+        if request.params.deterministic and self._computes_all_alone:
+            request = replace(request, params=replace(request.params, deterministic=False))
         sequences = self._sequences_of(request, max_tokens)
         self._requests[request.request_id] = sequences
         if request.steps is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.operations import PendingStep
-    from zse.backends.types import SampledToken, TokenMasks
+    from zse.backends.types import SampledToken, StepKind, TokenMasks
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.scheduler import Scheduler
     from zse.kernels.lm_head_sample.row import SamplingRow
@@ -137,6 +137,8 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
     assert sequence.table is not None
     end = chunk.start + chunk.num_tokens
     token_ids: Sequence[int] = sequence.token_ids[chunk.start : end]
+    is_alone = chunk.kind == "prefill" and sequence.request.params.deterministic
+    kind: StepKind = "alone" if is_alone else chunk.kind
     if chunk.kind == "verify":
         token_ids = (*token_ids, *sequence.drafts[: chunk.num_tokens - 1])
     return SequenceChunk(
@@ -144,7 +146,7 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
         token_ids or _PENDING,
         chunk.start,
         sequence.table.blocks,
-        chunk.kind,
+        kind,
         restored_from=sequence.table.restored_from,
         saved_to=chunk.saved_to,
         windows=sequence.table.windows,

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from zse.errors import InvalidParameterError
-from zse.kernels.layout import MAX_ALTERNATIVES
+from zse.kernels.layout import GREEDY_BELOW, MAX_ALTERNATIVES
 from zse.kernels.lm_head_sample.row import Sampling
 from zse.records import record
 
@@ -33,6 +33,8 @@ MAX_TOP_LOGPROBS = MAX_ALTERNATIVES
 MAX_STOP_STRINGS = 64
 MAX_STOP_TOKEN_IDS = 256
 _MAX_INT32 = 2**31 - 1
+_ALONE = -2
+"""Numbers of namespaces from here down are of what was computed alone; adapters have 0 and up."""
 _PENALTY_RANGE = (1e-6, 1e6)
 """Kernels compute in float32: a logit times or over what lies outside may not be a number."""
 
@@ -63,6 +65,9 @@ class SamplingParams(Sampling):
     """Control tokens whose text is part of the answer; that of all others is left out."""
     n: int = 1
     """Independent answers to the same prompt."""
+    deterministic: bool = False
+    """Compute every token alone, so that the answer does not depend on what shares its steps; where
+    tokens are drawn that takes a seed."""
     max_new_tokens: int | None = field(default=None, repr=False, compare=False)
     """Another name for ``max_tokens``, and None once it has been read."""
 
@@ -78,6 +83,9 @@ class SamplingParams(Sampling):
         _check_ranges(self)
         _check_lengths(self)
         _check_bias(self.logit_bias)
+        if self.deterministic:
+            is_fixed = self.temperature < GREEDY_BELOW or self.seed is not None
+            _require(is_fixed, "seed", None, "a number beside 'deterministic' and a temperature")
 
 
 @record
@@ -110,8 +118,14 @@ class Request:
 
     @property
     def namespace(self) -> Namespace:
-        """Whose prefixes it may reuse: no text that a client sends is another's."""
-        return self.cache_salt if self.adapter is None else (self.adapter.number, self.cache_salt)
+        """Whose prefixes it may reuse: no text that a client sends is another's.
+
+        What was computed together has other bits than what was computed alone.
+        """
+        number = None if self.adapter is None else self.adapter.number
+        if self.params.deterministic:
+            return (_ALONE if number is None else _ALONE - 1 - number, self.cache_salt)
+        return self.cache_salt if number is None else (number, self.cache_salt)
 
 
 class CheckedDrafts(NamedTuple):

@@ -98,6 +98,14 @@ class ModelRunner:
         return getattr(self._backend, "streaming", None)
 
     @property
+    def can_compute_alone(self) -> bool:
+        """Whether prompts of single sequences can be computed token by token, as single rows are.
+
+        On a GPU they cannot: its kernels follow the number of rows, unless all are computed so.
+        """
+        return self._crew is None and getattr(self._backend, "computes_alone", False)
+
+    @property
     def num_checkpoints(self) -> int | None:
         """States that can be kept for later sequences; None where sequences have no states."""
         states = self._backend.states

@@ -26,7 +26,7 @@ from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.ranks import agreed
 from zse.backends.resident import ROWS_AT_ONCE, is_read_whole
-from zse.backends.single import all_single
+from zse.backends.single import all_single, can_be_single
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
 from zse.device.probe import probe
@@ -104,6 +104,8 @@ class CPUBackend(Recorder):
         self._spec = spec
         self._weight_bytes = self._count_weight_bytes(reader, tensors)
         self._all_single = all_single(spec, options)
+        self.computes_alone = can_be_single(spec)
+        """Whether a chunk of any kind can be computed token by token."""
         self.states = states_of(spec, options)
         self.block_size = options.cache.block_size
         groups = self._choose_groups(options)

@@ -15,7 +15,7 @@ from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.resident import kv_layer_bytes
-from zse.backends.single import all_single
+from zse.backends.single import all_single, can_be_single
 from zse.backends.states import check_states, states_of
 from zse.backends.torch.adapters import BoundAdapter
 from zse.backends.torch.delta import States
@@ -66,6 +66,8 @@ class TorchBackend(TorchOperations):
         )
         self._spec = spec
         self._all_single = all_single(spec, options)
+        self.computes_alone = can_be_single(spec)
+        """Whether a chunk of any kind can be computed token by token."""
         self.block_size = options.cache.block_size
         if options.cache.kv_dtype not in _KV_DTYPES:
             raise DeviceError(

@@ -135,6 +135,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     allowed_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     priority: int | None = None
+    deterministic: bool | None = None
     cache_salt: str | None = None
     # The form of the answer, in the words of OpenAI, vLLM, SGLang and llama.cpp: see ``form``.
     response_format: dict[str, Any] | None = None
