@@ -481,6 +481,7 @@ class GPUBackend(GPUOperations):
             self._gpu.make_current()
             self._stream.synchronize()
             self._arena.close()
+            self._arena = None  # the model that takes this over asks for its own
         if self._retained is None:
             try:
                 self._passes.close()
