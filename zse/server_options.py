@@ -247,6 +247,37 @@ class MeshOptions(Checked):
 
 
 @record
+class ToolOptions(Checked):
+    """Tools that the server runs itself, where a request asks for them."""
+
+    tools: tuple[str, ...] = described(
+        (),
+        "A tool that requests may let the server run: calculator, datetime, parse_json, string_ops, "
+        "http_get, or all",
+    )
+    hosts: tuple[str, ...] = described(
+        (),
+        "A host that http_get may ask, such as api.example.com or *.example.com",
+        key="tool_host",
+    )
+    timeout_seconds: float = described(
+        10.0,
+        "How long a tool may take",
+        unit="seconds",
+        least=0.1,
+        most=MAX_TIMEOUT_SECONDS,
+        key="tool_timeout",
+    )
+    rounds: int = described(
+        8,
+        "How often an answer may call tools and go on, before it must end",
+        least=1,
+        most=64,
+        key="tool_rounds",
+    )
+
+
+@record
 class ServeOptions(Checked):
     """One start of the server."""
 
@@ -278,6 +309,7 @@ class ServeOptions(Checked):
         unset="nowhere",
     )
     fleet: FleetOptions = FleetOptions()
+    server_tools: ToolOptions = ToolOptions()
     peering: PeerOptions = PeerOptions()
     mesh: MeshOptions = MeshOptions()
     loras: tuple[str, ...] = described(

@@ -80,7 +80,21 @@ class ChoiceEnded(Struct, frozen=True, gc=False):
     """The stop string that ended it, where one did."""
 
 
-Event: TypeAlias = TextPart | ReasoningPart | CallOpened | CallArguments | ChoiceEnded
+class ToolRan(Struct, frozen=True, gc=False):
+    """The server has run a tool that a choice called; the choice goes on."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+    """JSON text, as the model wrote it."""
+    output: str
+    """JSON, or the message of an error."""
+    is_error: bool
+    seconds: float
+
+
+Event: TypeAlias = TextPart | ReasoningPart | CallOpened | CallArguments | ToolRan | ChoiceEnded
 
 
 @dataclass
@@ -100,6 +114,8 @@ class Answer:
     text: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
+    ran: list[ToolRan] = field(default_factory=list)
+    """Tools that the server ran on the way."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: EndReason = "length"
     stop: str | None = None
@@ -178,11 +194,16 @@ class Turn:
         Raises:
             ZSEError: As ``events``.
         """
-        texts: dict[int, _Texts] = {}
-        async with aclosing(self.events()) as events:
-            async for event in events:
-                texts.setdefault(event.index, _Texts()).add(event)
-        return [texts[index].answer() for index in sorted(texts)]
+        return await whole_answers(self.events())
+
+
+async def whole_answers(events: AsyncGenerator[Event, None]) -> list[Answer]:
+    """Return the choices that events tell of, when these have ended."""
+    texts: dict[int, _Texts] = {}
+    async with aclosing(events):
+        async for event in events:
+            texts.setdefault(event.index, _Texts()).add(event)
+    return [texts[index].answer() for index in sorted(texts)]
 
 
 class _ReadChoice:
@@ -261,6 +282,8 @@ class _Texts:
             self._arguments.append([])
         elif isinstance(event, CallArguments):
             self._arguments[event.call].append(event.text)
+        elif isinstance(event, ToolRan):
+            self._answer.ran.append(event)
         else:
             self._answer.reason, self._answer.stop = event.reason, event.stop
 

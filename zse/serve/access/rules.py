@@ -43,6 +43,7 @@ _FOLDERS: dict[str, Scope] = {
     "/v1/": "inference",
     "/api/stats": "metrics",
     "/api/chat/": "inference",
+    "/api/tools": "inference",
 }
 
 

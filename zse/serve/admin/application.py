@@ -14,7 +14,17 @@ from starlette.exceptions import HTTPException
 
 from zse import __version__
 from zse.errors import ZSEError
-from zse.serve.admin import adapters, analytics, audit, batching, keys, models, stats, websockets
+from zse.serve.admin import (
+    adapters,
+    analytics,
+    audit,
+    batching,
+    keys,
+    models,
+    stats,
+    tools,
+    websockets,
+)
 from zse.serve.admin.declared import DeclaredJSON
 from zse.serve.admin.description import describe_routes
 from zse.serve.admin.failures import handle_invalid_request
@@ -38,6 +48,7 @@ _ROUTERS = (
     analytics.router,
     audit.router,
     keys.router,
+    tools.router,
     websockets.router,
 )
 

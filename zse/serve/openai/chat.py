@@ -18,7 +18,7 @@ from zse.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from zse.serve.openai.protocol import ChatRequest, read_request
 from zse.serve.openai.sampling import work_order
 from zse.serve.preparing import admit, in_turn, num_characters
-from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart, Turn
+from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart, ToolRan, Turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zse.serve.conversation import TurnPlan
     from zse.serve.generation import WorkOrder
     from zse.serve.http.streaming import ChunkWriter, FrameSink
+    from zse.serve.openai.tool_turns import ToolTurns
     from zse.serve.state import LoadedModel
     from zse.serve.turn import Answer, EndReason, Event, ReasoningPart
 
@@ -40,7 +41,13 @@ async def create_chat_completion(request: Request) -> ASGIApp:
 
 async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     body, ignored = await with_body(request, read_request, mapping, ChatRequest)
-    model, turn = await open_turn(request, mapping, body)
+    turn: Turn | ToolTurns
+    if body.server_tools:
+        from zse.serve.openai.tool_turns import open_tool_turns
+
+        model, turn = await open_tool_turns(request, mapping, body)
+    else:
+        model, turn = await open_turn(request, mapping, body)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     return await answer(
         request,
@@ -90,7 +97,7 @@ def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan,
     return plan, order
 
 
-async def _collect(body: ChatRequest, turn: Turn, model: LoadedModel) -> dict[str, Any]:
+async def _collect(body: ChatRequest, turn: Turn | ToolTurns, model: LoadedModel) -> dict[str, Any]:
     choices = [_whole(i, choice, body) for i, choice in enumerate(await turn.answers())]
     rest = {"choices": choices, "usage": turn.usage()}
     if turn.report is not None:  # a long prompt has many log-probabilities
@@ -114,13 +121,15 @@ def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
             }
             for call in choice.calls
         ]
+    if choice.ran:
+        message["server_tools"] = list(map(_ran, choice.ran))
     logprobs = chat_logprobs(choice.logprobs) if body.logprobs else None
     end = {"logprobs": logprobs, "finish_reason": _finish_reason(choice.reason, body)}
     return {"index": index, "message": message, **end}
 
 
 async def _frames(
-    body: ChatRequest, turn: Turn, writer: ChunkWriter, sink: FrameSink | None
+    body: ChatRequest, turn: Turn | ToolTurns, writer: ChunkWriter, sink: FrameSink | None
 ) -> AsyncGenerator[bytes, None]:
     streamed = _Streamed(body, writer)
     turn.shorten(sink, streamed.frames)
@@ -169,8 +178,20 @@ def _finish_reason(reason: EndReason, body: ChatRequest) -> EndReason:
     return "stop" if reason == "tool_calls" and is_named else reason
 
 
+def _ran(event: ToolRan) -> dict[str, Any]:
+    """Return what clients are told of a tool that the server ran; OpenAI has no word for it."""
+    return {
+        "id": event.id,
+        "name": event.name,
+        "arguments": event.arguments,
+        "output": event.output,
+        "is_error": event.is_error,
+        "seconds": round(event.seconds, 3),
+    }
+
+
 def _frame(
-    event: TextPart | ReasoningPart | CallOpened | CallArguments, writer: ChunkWriter
+    event: TextPart | ReasoningPart | CallOpened | CallArguments | ToolRan, writer: ChunkWriter
 ) -> bytes:
     if isinstance(event, TextPart):
         logprobs = chat_logprobs(event.logprobs)
@@ -182,6 +203,8 @@ def _frame(
         return _call_chunk(writer, event, call)
     if isinstance(event, CallArguments):
         return _call_chunk(writer, event, {"function": {"arguments": event.text}})
+    if isinstance(event, ToolRan):
+        return _chunk(writer, event.index, {"server_tools": [_ran(event)]})
     return _chunk(writer, event.index, {"reasoning_content": event.text})
 
 

@@ -178,6 +178,8 @@ class ChatRequest(GenerationFields, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    server_tools: bool | list[str] | None = None
+    """Tools that the server runs itself and whose results the answer goes on with: all, or some."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None

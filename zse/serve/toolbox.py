@@ -1,0 +1,60 @@
+"""The tools that this server runs itself: those that its operator named, for all requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from zse.tools.builtin import builtin_tools
+from zse.tools.registry import ToolLimits, ToolRegistry
+
+if TYPE_CHECKING:
+    from zse.serve.state import AppState
+    from zse.tools.registry import ToolResult
+
+_LOG = logging.getLogger("zse.serve.tools")
+
+
+class Toolbox:
+    """Runs tools off the event loop and logs each call, without what it was called with.
+
+    Args:
+        state: Its options name the tools; without any there are none.
+
+    Raises:
+        UsageError: A tool is not known, or has no hosts to ask.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        options = state.options.server_tools
+        self.registry = ToolRegistry(
+            builtin_tools(options.tools, hosts=options.hosts),
+            ToolLimits(timeout_seconds=options.timeout_seconds),
+        )
+        self.rounds = options.rounds
+
+    async def run(
+        self, name: str, arguments: object, *, request_id: str, key_name: str
+    ) -> ToolResult:
+        """Run a tool for a request.
+
+        Args:
+            arguments: An object, or its JSON text.
+            key_name: Whose request it is; empty for anybody's.
+
+        Raises:
+            UsageError: There is no such tool.
+        """
+        result = await asyncio.to_thread(self.registry.execute, name, arguments)
+        _LOG.info(
+            "a tool ran",
+            extra={
+                "tool": name,
+                "request_id": request_id,
+                "key": key_name or None,
+                "is_error": result.is_error,
+                "duration_ms": round(result.seconds * 1000, 1),
+            },
+        )
+        return result
