@@ -252,8 +252,8 @@ class ToolOptions(Checked):
 
     tools: tuple[str, ...] = described(
         (),
-        "A tool that requests may let the server run: calculator, datetime, parse_json, string_ops, "
-        "http_get, or all",
+        "A tool that requests may let the server run: calculator, datetime, parse_json, "
+        "string_ops, http_get, or all",
     )
     hosts: tuple[str, ...] = described(
         (),

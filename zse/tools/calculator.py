@@ -34,7 +34,7 @@ _UNARY: dict[type[ast.unaryop], Callable[[Number], Number]] = {
     ast.UAdd: operator.pos,
     ast.USub: operator.neg,
 }
-_CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau, "inf": math.inf}
+_CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 
 class Expression(msgspec.Struct):
@@ -65,7 +65,7 @@ def compute(expression: str) -> Number:
         raise ToolError(f"the expression is nested deeper than {_MOST_NESTING}")
     try:
         tree = ast.parse(expression.strip().replace("^", "**"), mode="eval")
-        return _value(tree.body)
+        value = _value(tree.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         words = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ToolError(f"{expression!r} has no value: {words}") from None
@@ -73,10 +73,14 @@ def compute(expression: str) -> Number:
         raise ToolError(f"{expression!r} divides by zero") from None
     except OverflowError:
         raise ToolError(f"{expression!r} is too large") from None
+    if not math.isfinite(value):
+        raise ToolError(f"{expression!r} is too large")
+    return value
 
 
 def _value(node: ast.expr) -> Number:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        assert isinstance(node.value, int | float)
         return _bounded(node.value)
     if isinstance(node, ast.Name) and node.id in _CONSTANTS:
         return _CONSTANTS[node.id]

@@ -30,9 +30,9 @@ from zse.errors import ShuttingDownError, ZSEError
 from zse.serve.http.bodies import JSONContent
 from zse.serve.http.errors import BadRequestError, describe
 from zse.serve.http.json_body import SHORT_BYTES, read_mapping, with_body
-from zse.serve.openai.chat import open_turn
+from zse.serve.openai.chat import turns_for
 from zse.serve.openai.protocol import ChatRequest, read_request
-from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart
+from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart, ToolRan
 
 if TYPE_CHECKING:
     from starlette.types import Message
@@ -130,7 +130,7 @@ class ChatSocket:
             await account.limits.admit(account.caller)
         try:
             body, _ = await with_body(request, read_request, mapping, ChatRequest)
-            model, turn = await open_turn(request, mapping, body)
+            model, turn = await turns_for(request, mapping, body)
             async with aclosing(turn.events()) as events:
                 await self._tell({"type": "start", "id": answer_id, "model": model.name})
                 async for event in events:
@@ -207,4 +207,8 @@ def _told(event: Event) -> dict[str, Any]:
     if isinstance(event, CallArguments):
         called = {"call": event.call, "arguments": event.text}
         return {"type": "tool_call_arguments", "index": event.index, **called}
+    if isinstance(event, ToolRan):
+        ran = {"call_id": event.id, "name": event.name, "arguments": event.arguments}
+        told = {"output": event.output, "is_error": event.is_error}
+        return {"type": "tool_result", "index": event.index, **ran, **told}
     return {"type": "reasoning", "index": event.index, "content": event.text}

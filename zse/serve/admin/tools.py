@@ -129,11 +129,10 @@ async def _run(request: Request, name: str, arguments: object) -> ToolOutcome:
 
 
 def _read(request: Request, body: WrittenText) -> ReadText:
-    """Take a text apart as an answer of the model is; calls of tools that are not here are text."""
+    """Take a text apart as an answer is; calls of tools that are not here stay text."""
     model = state_of(request).require_model(body.model)
-    tools = {
-        one["function"]["name"]: one["function"]["parameters"] for one in _definitions(request)
-    }
+    functions = [one["function"] for one in _box(request).registry.definitions()]
+    tools = {one["name"]: one["parameters"] for one in functions}
     reading = model.dialect.shape("", has_tools=True).reading(tools)
     if reading is None:
         return ReadText(text=body.text, reasoning="", calls=[])
@@ -149,7 +148,3 @@ def _read(request: Request, body: WrittenText) -> ReadText:
         else:
             calls[-1].arguments += piece.text
     return ReadText(text="".join(said), reasoning="".join(thought), calls=calls)
-
-
-def _definitions(request: Request) -> list[dict[str, Any]]:
-    return _box(request).registry.definitions()

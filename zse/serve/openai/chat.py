@@ -7,28 +7,21 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zse.engine.reading import PromptQuery
-from zse.serve.asking import writer_for
-from zse.serve.conversation import plan_turn
 from zse.serve.http.json_body import with_body
-from zse.serve.http.requests import answer, answer_head, read_body, state_of
+from zse.serve.http.requests import answer, answer_head, read_body
 from zse.serve.http.streaming import DONE
-from zse.serve.openai.conversation import check_chat, conversation_of, echo_of, without_effect
+from zse.serve.openai.chat_turn import open_turn
+from zse.serve.openai.conversation import echo_of, without_effect
 from zse.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from zse.serve.openai.protocol import ChatRequest, read_request
-from zse.serve.openai.sampling import work_order
-from zse.serve.preparing import admit, in_turn, num_characters
 from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, TextPart, ToolRan, Turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from starlette.datastructures import State
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from zse.serve.conversation import TurnPlan
-    from zse.serve.generation import WorkOrder
     from zse.serve.http.streaming import ChunkWriter, FrameSink
     from zse.serve.openai.tool_turns import ToolTurns
     from zse.serve.state import LoadedModel
@@ -41,13 +34,7 @@ async def create_chat_completion(request: Request) -> ASGIApp:
 
 async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     body, ignored = await with_body(request, read_request, mapping, ChatRequest)
-    turn: Turn | ToolTurns
-    if body.server_tools:
-        from zse.serve.openai.tool_turns import open_tool_turns
-
-        model, turn = await open_tool_turns(request, mapping, body)
-    else:
-        model, turn = await open_turn(request, mapping, body)
+    model, turn = await turns_for(request, mapping, body)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     return await answer(
         request,
@@ -60,41 +47,19 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     )
 
 
-async def open_turn(
+async def turns_for(
     request: Request, mapping: dict[str, Any], body: ChatRequest
-) -> tuple[LoadedModel, Turn]:
-    """Let a conversation in and plan its answers; ``mapping`` is what ``body`` was read from.
+) -> tuple[LoadedModel, Turn | ToolTurns]:
+    """Return what answers a conversation: a turn, or several where the server runs tools.
 
     Raises:
-        ZSEError: There is no such model or no room, or the conversation cannot be answered.
+        ZSEError: As ``open_turn`` and ``open_tool_turns``.
     """
-    state = state_of(request)
-    model = await writer_for(request, body.model)
-    check_chat(body)
-    size = await with_body(request, num_characters, mapping)
-    admit(request, num_choices=body.n or 1, size=size)
-    job = partial(_plan, body, model, request.state)
-    plan, order = await in_turn(request, job, size=size)
-    return model, Turn(state, model, order, plan)
+    if not body.server_tools:
+        return await open_turn(request, mapping, body)
+    from zse.serve.openai.tool_turns import open_tool_turns
 
-
-def _plan(body: ChatRequest, model: LoadedModel, call: State) -> tuple[TurnPlan, WorkOrder]:
-    plan = plan_turn(conversation_of(body), model)
-    asked = body.prompt_logprobs
-    has_new_name = body.max_completion_tokens is not None
-    order = work_order(
-        body,
-        model,
-        call,
-        [plan.prompt],
-        max_tokens=body.max_completion_tokens if has_new_name else body.max_tokens,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        form=plan.form,
-        query=PromptQuery(logprobs=asked) if asked is not None else None,
-        param="max_completion_tokens" if has_new_name else "max_tokens",
-        prompt_param="messages",
-    )
-    return plan, order
+    return await open_tool_turns(request, mapping, body)
 
 
 async def _collect(body: ChatRequest, turn: Turn | ToolTurns, model: LoadedModel) -> dict[str, Any]:

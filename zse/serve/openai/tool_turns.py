@@ -13,7 +13,7 @@ import msgspec
 
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.requests import state_of
-from zse.serve.openai.chat import open_turn
+from zse.serve.openai.chat_turn import open_turn
 from zse.serve.openai.protocol import ChatRequest, Message, Tool
 from zse.serve.toolbox import Toolbox
 from zse.serve.turn import (

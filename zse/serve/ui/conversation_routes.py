@@ -14,7 +14,7 @@ from zse.serve.admin.guard import Guard
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import state_of
 from zse.serve.http.streaming import EventStream
-from zse.serve.openai.chat import open_turn
+from zse.serve.openai.chat_turn import open_turn
 from zse.serve.openai.protocol import ChatRequest, read_request
 from zse.serve.ui.answering import Answers, frame
 from zse.serve.ui.conversation_shapes import (
