@@ -213,8 +213,8 @@ class PeerOptions(Checked):
 
     @property
     def are_wanted(self) -> bool:
-        """Whether replicas are asked."""
-        return bool(self.peers or self.peers_from)
+        """Whether replicas are asked, or are to ask."""
+        return bool(self.peers or self.peers_from or self.share_weights)
 
 
 @record

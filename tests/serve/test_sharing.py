@@ -152,8 +152,14 @@ def replicas(tmp_path, file):
 
 
 def logged(server, message, key):
-    lines = [json.loads(line) for line in server.log if line.startswith("{")]
-    return next(line[key] for line in lines if line["message"] == message)
+    """Return what a line of the log says; sharing begins a moment behind the model's readiness."""
+    for _ in range(500):
+        lines = [json.loads(line) for line in list(server.log) if line.startswith("{")]
+        for line in lines:
+            if line["message"] == message:
+                return line[key]
+        time.sleep(0.02)
+    raise AssertionError(f"no line says {message!r}: {server.log}")
 
 
 def answer(server):

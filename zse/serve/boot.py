@@ -204,16 +204,19 @@ class ServerProcess:
         LOG.info("ready", extra=told)
 
     def _share(self, model: LoadedModel) -> None:
-        """Give the model's file to replicas that start, where that is wanted; never fail by it."""
-        options = self._state.options
-        if not options.peering.share_weights:
-            return
+        """Give the model's file to replicas that start, where that is wanted, beside answers."""
+        if self._state.options.peering.share_weights:
+            threading.Thread(
+                target=self._share_now, args=(model,), name="peers-begin", daemon=True
+            ).start()
+
+    def _share_now(self, model: LoadedModel) -> None:
         from zse.serve.sharing import begin_sharing
 
         try:
-            self._sharing = begin_sharing(model, options)
-        except ZSEError as error:
-            LOG.warning("weights are not shared: %s", error, extra={"hint": error.hint})
+            self._sharing = begin_sharing(model, self._state.options)
+        except (ZSEError, OSError, ValueError) as error:  # or the server is closing under it
+            LOG.warning("weights are not shared: %s", error)
 
     def _close(self, model: LoadedModel) -> None:
         try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from zse.format.reader import ZSEReader
 from zse.serve.sockets import bind_socket
+from zse.stream.peers.keeping import KeepingSource
 from zse.stream.peers.opening import identity_of
 from zse.stream.peers.peer import PATH
 from zse.stream.peers.proof import (
@@ -31,6 +32,7 @@ from zse.stream.peers.proof import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.format.model_file import ModelFile
     from zse.format.reader import OpenFile
     from zse.serve.state import LoadedModel
     from zse.server_options import ServeOptions
@@ -50,21 +52,23 @@ _TRAFFIC_CLASS = 0x20
 
 
 def begin_sharing(model: LoadedModel, options: ServeOptions) -> Sharing | None:
-    """Share a loaded model's file, if that is asked for and the file is on this machine.
+    """Share a loaded model's file, which is completed before that if a GPU was fed from afar.
 
     Raises:
         UsageError: The port is taken, or there is no secret.
+        StoreError, FormatError, OSError: What is missing of the file cannot be had.
     """
     peering = options.peering
     reader = model.resources[0] if model.resources else None
-    if not isinstance(reader, ZSEReader):
+    file = None if reader is None else _file_of(reader)
+    if reader is None or file is None:
         LOG.warning(
             "weights are not shared: the file is not on this machine",
-            extra={"hint": "Fetch it first (zse pull), or serve it from a volume."},
+            extra={"hint": "Give the cache room, or serve the file from a volume."},
         )
         return None
     sharing = Sharing(
-        reader.share_file(),
+        file,
         identity_of(reader.header),
         host=options.host,
         port=peering.share_port,
@@ -74,6 +78,13 @@ def begin_sharing(model: LoadedModel, options: ServeOptions) -> Sharing | None:
     )
     LOG.info("weights are shared", extra={"port": sharing.port})
     return sharing
+
+
+def _file_of(reader: ModelFile) -> OpenFile | None:
+    if isinstance(reader, ZSEReader):
+        return reader.share_file()
+    source = getattr(reader, "source", None)
+    return source.finish(reader.header) if isinstance(source, KeepingSource) else None
 
 
 class Sharing:

@@ -14,6 +14,7 @@ from zse.server_options import PeerOptions
 from zse.settings import load_settings
 from zse.store.location import parse_location
 from zse.stream.peers import opening
+from zse.stream.peers.keeping import KeepingSource
 from zse.stream.peers.opening import open_shared, peer_urls
 from zse.stream.peers.striped import StripedSource
 
@@ -122,3 +123,39 @@ def test_of_many_replicas_a_few_are_asked_and_not_the_same_by_all():
     chosen = {frozenset(peer_urls(PeerOptions(peers=many))) for _ in range(20)}
     assert {len(each) for each in chosen} == {8}
     assert len(chosen) > 10
+
+
+def test_what_a_device_is_fed_stays_in_a_file_that_can_be_shared(cluster, settings):
+    found = settings(cluster.share().port, share_weights=True)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        assert isinstance(reader.source, KeepingSource)
+        assert loaded(cluster, reader.source)
+        file = reader.source.finish(reader.header)
+        assert file.path.read_bytes() == cluster.data
+        file.close()
+    assert file.path.exists(), "its name is the cache's now"
+    assert [one.name for one in file.path.parent.glob(".*.part")] == []
+
+
+def test_the_first_replica_keeps_what_the_origin_brought(cluster, settings):
+    found = settings(share_weights=True)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        assert reader.source.kind == "http"
+        assert loaded(cluster, reader.source)
+        before = origin_bytes(cluster)
+        file = reader.source.finish(reader.header)
+        assert origin_bytes(cluster) - before < 400_000, "the weights were there, sections were not"
+        assert file.path.read_bytes() == cluster.data
+        file.close()
+
+
+def test_a_full_disk_shares_nothing_and_feeds_the_device(cluster, settings, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    found = settings(cluster.share().port, share_weights=True)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        monkeypatch.setattr("zse.stream.peers.keeping.os.pwrite", full)
+        assert loaded(cluster, reader.source)
+        assert reader.source.finish(reader.header) is None
+    assert list((found.cache_dir / "models").iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import socket
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from zse.errors import UsageError
 from zse.format.reader import ZSEReader
 from zse.store.objects import open_object
 from zse.stream.peers.fetching import fetch
+from zse.stream.peers.keeping import KeepingSource
 from zse.stream.peers.peer import Peer, check_url
 from zse.stream.peers.proof import read_secret
 from zse.stream.peers.striped import StripedSource
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from zse.server_options import PeerOptions
     from zse.settings import Settings
     from zse.store.location import Location
+    from zse.stream.source import ByteSource
 
+_LOG = logging.getLogger("zse.stream")
 MOST_PEERS = 8
 """That one start asks; of more some are chosen, others by others."""
 
@@ -49,11 +53,23 @@ def open_shared(location: Location, settings: Settings, *, is_streamed: bool) ->
     peers = [Peer(url, identity_of(reader.header), secret, settings.proxies) for url in urls]
     starts = [region.offset_bytes for region in reader.header.regions]
     source = StripedSource(origin, peers, starts)
-    reader.source = source
     if is_streamed:
+        found: ByteSource = source if peers else origin
+        reader.source = _kept(found, location, settings) if options.share_weights else found
         return reader
+    reader.source = source
     with reader:
         return ZSEReader(fetch(reader, source, location, settings))
+
+
+def _kept(source: ByteSource, location: Location, settings: Settings) -> ByteSource:
+    """Return a source whose bytes stay on this machine, to be shared; or itself, with a warning."""
+    try:
+        return KeepingSource(source, location, settings)
+    except OSError as error:
+        _LOG.warning("weights cannot be shared: %s is not writable", settings.cache_dir)
+        _LOG.debug("%s", error)
+        return source
 
 
 def identity_of(header: ZSEHeader) -> str:
