@@ -5,6 +5,10 @@ factor and no inverse: with products of inputs ``H = (U + 1) D (U + 1)^T``, U st
 k is rounded after the errors of those before it, times column k of U, were added to it. Inputs that
 count most come first. Scales are found before, by the squares alone, so groups stay what they are
 whatever the order.
+
+What a few thousand tokens say of the products of as many inputs is half chance, and feedback that
+trusts it makes good what was never lost. So products of different inputs count less the fewer
+tokens there are for each input: they are shrunk towards none (Ledoit and Wolf, 2004).
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 
 DAMPING = 0.01
 """Of the mean square, added to every square: what was not seen in a text may come in another."""
+_TOKENS_AN_INPUT = 2
+"""By so many, what products of inputs say counts half. Tokens of a text are like their neighbours, so
+it is more than independent ones would ask for."""
 _BLOCK = 64
 """Inputs whose errors are fed forward one by one; those of earlier blocks come as one product."""
 
@@ -36,9 +43,11 @@ class Feedback:
     """float32 [inputs, inputs] in that order, strictly upper."""
 
     @classmethod
-    def of(cls, first: int, products: torch.Tensor) -> Feedback:
-        """Factor the mean products of the inputs from column ``first`` on."""
-        squares = products.diagonal()
+    def of(cls, first: int, products: torch.Tensor, count: int) -> Feedback:
+        """Factor the mean products of the inputs from column ``first`` on, of ``count`` tokens."""
+        squares = products.diagonal().clone()
+        products = products * (count / (count + _TOKENS_AN_INPUT * products.shape[0]))
+        products.diagonal().copy_(squares)
         damping = DAMPING * float(squares.mean()) + 1e-30
         order = torch.argsort(squares, descending=True, stable=True)
         backwards = order.flip(0)

@@ -74,5 +74,10 @@ class _Member:
         """How its errors are fed forward; none where only the squares of its inputs are known."""
         if self.moments.count < _FEWEST_TOKENS:
             return []
-        starts = [start for start, _ in self.moments.ranges]
-        return list(map(Feedback.of, starts, self.moments.products()))
+        count = self.moments.count
+        return [
+            Feedback.of(start, products, count)
+            for (start, _), products in zip(
+                self.moments.ranges, self.moments.products(), strict=False
+            )
+        ]
