@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 DAMPING = 0.01
 """Of the mean square, added to every square: what was not seen in a text may come in another."""
 _TOKENS_AN_INPUT = 2
-"""With so many, what products of inputs say counts half. Tokens of a text are like their neighbours,
-so it is more than independent ones would ask for."""
+"""With so many, what products of inputs say counts half. Tokens of a text are like those beside
+them, so it is more than independent ones would ask for."""
 _BLOCK = 64
 """Inputs whose errors are fed forward one by one; those of earlier blocks come as one product."""
 
