@@ -216,6 +216,9 @@ class ImageError(ZSEError):
 class DeviceError(ZSEError):
     """The device asked for is absent, busy, too old or out of memory."""
 
+    is_out_of_memory = False
+    """Whether less memory was left than what was asked for: with more, the same would work."""
+
     exit_code = 10
     http_status = 503
 

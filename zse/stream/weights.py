@@ -151,7 +151,13 @@ class StreamedWeights:
         return self.give_up(LIMITS.high - state.free_bytes)
 
     def give_up(self, wanted_bytes: int) -> int:
-        """Have resident layers stream from now on, until so many bytes are free, or all stream."""
+        """Have resident layers stream from now on, until so many bytes are free, or all stream.
+
+        Returns:
+            The bytes that were given back; if not 0, layers have other addresses than before.
+        """
+        if not self.plan.resident:
+            return 0
         chosen: list[str] = []
         freed = 0
         for name in _spread(self.plan.resident):

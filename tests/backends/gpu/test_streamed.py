@@ -137,6 +137,35 @@ def test_memory_that_someone_else_takes_makes_more_layers_stream(path, expected)
     streamed.runner.close()
 
 
+def test_a_step_that_finds_no_memory_is_computed_in_less(path, expected, monkeypatch):
+    class NoMemoryError(DeviceError):
+        is_out_of_memory = True
+
+    streamed = Opened(path, stream="on", resident_layers=5)
+    weights = streamed.passes._weights
+    left = [1]
+
+    def allocate(length_bytes):
+        if left:
+            left.pop()
+            raise NoMemoryError("out of GPU memory")
+        return LateGpu.allocate(streamed.gpu, length_bytes)
+
+    monkeypatch.setattr(streamed.gpu, "allocate", allocate)
+    assert len(weights.plan.resident) == 5
+    streamed.reads_of(steps(2)[0])
+    assert not left
+    assert weights.plan.resident == ()
+    streamed.launcher.learn(streamed.runner)
+    assert [streamed.reads_of(batch) for batch in steps(3)] == expected[3]
+    left.append(1)
+    streamed.runner._backend._graphs.clear()
+    single = StepBatch(chunks=[chunk(1, 0, 0)], sampling=[[SamplingRow(temperature=0.0)]])
+    with pytest.raises(NoMemoryError):
+        streamed.reads_of(single)
+    streamed.runner.close()
+
+
 def test_a_budget_for_less_than_two_layers_says_what_is_needed(path):
     gpu = LateGpu(free_bytes=(512 << 20) + 1000)
     with pytest.raises(DeviceError, match="streaming needs at least"):

@@ -38,7 +38,7 @@ from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.states import check_states, states_of
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
-from zse.errors import UnsupportedModelError
+from zse.errors import DeviceError, UnsupportedModelError
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class GPUBackend(GPUOperations):
         self._send_adapters(plan)
         states = self._memory.sequences.states
         if states is None:
-            return self._compute(plan, forward)
+            return self._compute_anyway(plan, forward)
         for chunk in batch.chunks:
             if (source := chunk.restored_from) is not None:
                 states.copy(self.states.slot_of(source), chunk.sequence_slot, self._stream)
@@ -127,6 +127,18 @@ class GPUBackend(GPUOperations):
             if (target := chunk.saved_to) is not None:
                 states.copy(chunk.sequence_slot, self.states.slot_of(target), self._stream)
         return pending
+
+    def _compute_anyway(self, plan: StepPlan, forward: Forward) -> PendingStep:
+        """Compute a step; once more, where memory ran out and some could be given up for it.
+
+        What the first try has written of keys and values the second one writes again.
+        """
+        try:
+            return self._compute(plan, forward)
+        except DeviceError as error:
+            if not (error.is_out_of_memory and self._passes.give_up(self._moved)):
+                raise
+            return self._compute(plan, forward)
 
     def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
         if self._is_captured(plan) and self._is_due():

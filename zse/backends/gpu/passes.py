@@ -55,6 +55,9 @@ class Passes(Protocol):
         Where weights lie elsewhere then, ``moved`` is told where.
         """
 
+    def give_up(self, moved: Callable[[Placement, Block], None], /) -> bool:
+        """Give memory back because a step found none; whether there was some to give."""
+
     def close(self) -> None:
         """End what runs beside steps."""
 
@@ -86,6 +89,9 @@ class WholePasses:
 
     def make_room(self, moved: Callable[[Placement, Block], None]) -> None:
         """Do nothing: all of it is needed."""
+
+    def give_up(self, _moved: Callable[[Placement, Block], None], /) -> bool:
+        return False
 
     def close(self) -> None:
         """Do nothing."""

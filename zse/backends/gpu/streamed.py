@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.passes import captured
 from zse.records import record
+from zse.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from zse.kernels.linear.weight import LinearWeight
     from zse.stream.placement import Placement
     from zse.stream.weights import StreamedWeights, StreamFacts
+
+
+_GIVEN_UP_BYTES = 512 * MIB
+"""What a step that found no memory gets: as much as is left free at the start."""
 
 
 class StreamedPasses:
@@ -114,6 +119,13 @@ class StreamedPasses:
         """Have resident layers stream, too, where the device is short of memory."""
         if self._weights.make_room():
             moved(self._weights.placement, self._weights.blocks)
+
+    def give_up(self, moved: Callable[[Placement, Block], None], /) -> bool:
+        """Have resident layers stream, too: a step found no memory."""
+        if not self._weights.give_up(_GIVEN_UP_BYTES):
+            return False
+        moved(self._weights.placement, self._weights.blocks)
+        return True
 
     def close(self) -> None:
         self._weights.close()

@@ -62,6 +62,7 @@ class DeviceBusyError(CudaError):
 class OutOfDeviceMemoryError(CudaError):
     """The GPU, or the host's pinned memory, has less left than what was asked for."""
 
+    is_out_of_memory = True
     default_hint = (
         "See who uses the memory with nvidia-smi, or ask for less: a smaller model or scheme, "
         "a shorter context, a smaller KV cache."
