@@ -5,6 +5,7 @@ As in ``zse.options``, each once.
 
 from __future__ import annotations
 
+from zse.errors import UsageError
 from zse.option import Checked, described
 from zse.options import LoadOptions
 from zse.records import record
@@ -397,6 +398,26 @@ class ServeOptions(Checked):
         unset="the age of the container's first process, where that started this one",
         is_internal=True,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.load.ranks.tensor_parallel == 1:
+            return
+        alone = {
+            "--models": self.fleet.models,
+            "--sleep-after": self.fleet.sleep_after,
+            "--mesh": self.mesh.mesh,
+            "--lora": self.loras,
+            "--lora-places": self.lora_places,
+        }
+        for flag, is_given in alone.items():
+            if is_given:
+                raise UsageError(
+                    f"{flag} is given beside --tensor-parallel "
+                    f"{self.load.ranks.tensor_parallel}: several devices compute one model, as it "
+                    "is, for as long as the server runs",
+                    hint=f"Leave out {flag}, or --tensor-parallel.",
+                )
 
     @property
     def models_bytes(self) -> int:

@@ -112,7 +112,13 @@ def test_answers_that_are_held_to_a_form_fit_it(server: StartedServer) -> None:
     assert isinstance(json.loads(answer)["n"], int)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGSTOP, id="stopped"),
+    ],
+)
 def test_a_rank_that_is_lost_is_started_again_with_all_others(
     number: signal.Signals, expected: str
 ) -> None:

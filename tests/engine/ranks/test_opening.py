@@ -11,6 +11,7 @@ from zse.engine.ranks import group, opening
 from zse.engine.request import SamplingParams
 from zse.errors import DeviceError, UsageError
 from zse.options import load_options
+from zse.server_options import FleetOptions, MeshOptions, ServeOptions
 
 
 @pytest.fixture
@@ -61,6 +62,22 @@ def test_gpus_that_do_not_fit_the_ranks_are_refused(options: dict[str, Any], wor
 def test_what_ranks_do_not_do_is_refused_by_name(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         LLM("tiny", **{"device": "cpu", **options}, tensor_parallel=2)
+
+
+@pytest.mark.parametrize(
+    ("flag", "changes"),
+    [
+        ("--models", {"fleet": FleetOptions(models=("folder",))}),
+        ("--sleep-after", {"fleet": FleetOptions(sleep_after=5.0)}),
+        ("--mesh", {"mesh": MeshOptions(mesh="auto")}),
+        ("--lora", {"loras": ("a=folder",)}),
+        ("--lora-places", {"lora_places": "folder"}),
+    ],
+)
+def test_a_server_of_ranks_has_one_model_as_it_is(flag: str, changes: dict[str, Any]) -> None:
+    ServeOptions(**changes)
+    with pytest.raises(UsageError, match=f"{flag} is given beside --tensor-parallel 2"):
+        ServeOptions(**changes, load=load_options(tensor_parallel=2))
 
 
 def test_more_ranks_than_heads_are_refused_before_any_is_started() -> None:
