@@ -188,6 +188,8 @@ class Sharing:
         file = self._file.share()  # whose number stays its own until the last piece is sent
         try:
             connection.settimeout(IDLE_SECONDS)
+            # Or the end of each range waits for the other side's late acknowledgement.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while not self._is_closed and self._answer(connection, file.fd):
                 pass
         finally:
