@@ -207,7 +207,10 @@ def decode(stored, PART: tl.constexpr = "whole"):
         tokens: tl.constexpr = stored.elements.shape[0]
         width: tl.constexpr = stored.elements.shape[1]
         groups: tl.constexpr = stored.scales.shape[1]
-        codes = tl.reshape(stored.elements, (tokens, groups, SCALE_CHANNELS)).to(tl.float32)
+        # A number of the mantissa of 2**23: four times as fast as a conversion.
+        bits = (stored.elements.to(tl.int32) & 0xFF) ^ 0x4B000080
+        numbers = bits.to(tl.float32, bitcast=True) - 8388736.0
+        codes = tl.reshape(numbers, (tokens, groups, SCALE_CHANNELS))
         wide = codes * tl.expand_dims(stored.scales.to(tl.float32), 2)
         values = tl.reshape(wide, (tokens, width)).to(tl.bfloat16)
     else:
@@ -219,8 +222,7 @@ def decode(stored, PART: tl.constexpr = "whole"):
 def decode_narrow(stored, PART: tl.constexpr):
     """Return the bfloat16 values [T, W] of bytes that have two columns each; see ``decode``.
 
-    Values are exact: a code has four bits and a scale three. Codes become numbers in the mantissa
-    of 2**23, which costs less than a conversion.
+    Values are exact: a code has four bits and a scale three.
     """
     tokens: tl.constexpr = stored.elements.shape[0]
     width: tl.constexpr = stored.elements.shape[1]
