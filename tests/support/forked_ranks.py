@@ -21,7 +21,7 @@ from zse.kernels.exchange.launch import Exchange, inbox_bytes, slot_words_for, s
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SECONDS = 60
+SECONDS = 240
 
 
 class SharedTensors:
