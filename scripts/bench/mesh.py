@@ -32,7 +32,8 @@ SECRET = "a secret of this benchmark"
 FAULTS = ["none", "kill", "hang", "cut", "mute", "slow"]
 NODES = 4
 LOAD = {"device": "cpu", "threads": 1, "num_blocks": 512, "block_size": 16, "max_sequences": 16,
-        "deterministic": True, "speculate": "off", "prefix_cache": False}  # fmt: skip
+        "max_batch_tokens": 256, "deterministic": True, "speculate": "off",
+        "prefix_cache": False}  # fmt: skip
 
 
 def why_not() -> str:
@@ -265,6 +266,26 @@ def measure_streams(asking: Asking, tokens: int) -> dict:
     }
 
 
+def measure_prefill(front, asking: Asking, tokens: int) -> dict:
+    """Time a long prompt's first token with each form of rows on the wires."""
+    from zse.mesh.codecs import Codec
+
+    found = {}
+    for codec in (Codec.RAW, Codec.BF16, Codec.INT4):
+        with front._lock:
+            front._codecs = [Codec.RAW, *[codec] * (len(front.duties) - 1)]
+            front._give_order()
+        taken = []
+        for number in range(3):
+            run = Run()
+            asking.ask(run, [3 + (number + place) % 1500 for place in range(tokens)], max_tokens=1)
+            begun = time.monotonic()
+            asking.finish(run)
+            taken.append(time.monotonic() - begun)
+        found[f"{codec.word}_ms"] = round(min(taken) * 1e3, 1)
+    return found
+
+
 def inside(arguments) -> None:
     """Be the front, in its namespace; the wire's commands go through a pipe to the parent."""
     sys.path.insert(0, str(ROOT))
@@ -275,7 +296,9 @@ def inside(arguments) -> None:
     from zse.options import load_options
     from zse.settings import load_settings
 
-    options, settings = load_options(**LOAD), load_settings()
+    # A prompt's rows are computed together where nobody compares the text.
+    load = {**LOAD, "deterministic": not arguments.prefill}
+    options, settings = load_options(**load), load_settings()
     reader = open_file("tiny", options, settings)
     alone = Asking(load_runner(reader, options), options)
     expected = Run()
@@ -308,6 +331,11 @@ def inside(arguments) -> None:
         wait_until(lambda: whole(front), 60.0)
         report["streams"] = measure_streams(asking, arguments.tokens)
         print(f"streams    {json.dumps(report['streams'])}", flush=True)
+        if arguments.prefill:
+            report["prefill"] = measure_prefill(front, asking, arguments.prefill)
+            print(f"prefill    {json.dumps(report['prefill'])}", flush=True)
+            print(json.dumps(report))
+            return
         report["faults"] = measure_faults(
             arguments, PipedWire(), nodes, asking, front, list(expected.texts.values())
         )
@@ -333,6 +361,9 @@ def main() -> int:
     parser.add_argument("--delay-ms", type=float, default=2.5, help="one way")
     parser.add_argument(
         "--faults", nargs="*", default=["none", "kill", "hang", "cut", "mute", "slow"]
+    )
+    parser.add_argument(
+        "--prefill", type=int, default=0, help="time a prompt of so many tokens, and nothing else"
     )
     parser.add_argument("--json", default="")
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
