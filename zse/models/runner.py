@@ -249,6 +249,7 @@ class ModelRunner:
 
     def read_blocks(self, group: int, blocks: Sequence[int]) -> bytearray:
         """Return the content of some blocks of a group of layers, as ``kv_images`` says."""
+        self._refuse_parts()
         with self._lock:
             image = bytearray(len(blocks) * self._backend.kv_images.block_bytes[group])
             self._backend.read_blocks(group, blocks, memoryview(image))
@@ -261,7 +262,9 @@ class ModelRunner:
 
         Raises:
             EngineError: The image does not hold them.
+            UnsupportedModelError: Each of several ranks has a part of them.
         """
+        self._refuse_parts()
         with self._lock:
             self._backend.write_blocks(group, blocks, image, first=first)
 
@@ -285,6 +288,14 @@ class ModelRunner:
             )
         with self._lock:
             return self._backend.host_blocks(length_bytes)
+
+    def _refuse_parts(self) -> None:
+        if self._crew is not None:
+            raise UnsupportedModelError(
+                "each of several ranks has a part of the keys and values",
+                hint="Leave --tensor-parallel out where prefixes are to be kept in files or in "
+                "host memory.",
+            )
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Give back memory that no step needs, with that of blocks whose content is of no use.

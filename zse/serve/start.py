@@ -76,7 +76,9 @@ def _leave(number: int, frame: object) -> None:  # noqa: ARG001
 
 
 def _begin_to_load(settings: Settings, ledger: Ledger) -> Callable[[AppState], LoadedModel]:
-    open_early(settings.serve.load.device.name)
+    load = settings.serve.load
+    first = load.ranks.gpus.partition(",")[0].strip()
+    open_early(f"cuda:{first}" if first.isdecimal() else load.device.name)
     from zse.serve.head_start import HeadStart
 
     return partial(_load, settings, HeadStart(settings, ledger.phase, ledger.report))

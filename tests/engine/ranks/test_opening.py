@@ -56,6 +56,8 @@ def test_gpus_that_do_not_fit_the_ranks_are_refused(options: dict[str, Any], wor
         ({"speculate": "model"}, "a draft model"),
         ({"lora_gib": 1.0}, "adapters"),
         ({"stream": "on"}, "layers that stream"),
+        ({"prefix_store": "folder"}, "prefixes that are kept in files"),
+        ({"prefix_host_gib": 1.0}, "prefixes in host memory"),
         ({"device": "torch"}, "torch"),
     ],
 )

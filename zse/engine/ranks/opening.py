@@ -168,6 +168,8 @@ def check_options(options: LoadOptions) -> None:
         raise _unsupported("prefixes that are kept in files", "Leave --prefix-store out.")
     if options.cache.prefix_host_gib:
         raise _unsupported("prefixes in host memory", "Leave --prefix-host-gib out.")
+    if options.cache.prefix_host_gib:
+        raise _unsupported("prefixes in host memory", "Leave --prefix-host-gib out.")
     if options.lora.gpu_gib:
         raise _unsupported("adapters", "Merge them when the model is converted.")
     if options.device.name == "torch":
