@@ -1,8 +1,9 @@
 """Which part of which weight lies where in a block of device memory.
 
-A placement is arithmetic over a file's header; ``zse.stream.plan`` makes reads of it. Today's is
-the whole file, whose block mirrors the file's tensor region: a run of bytes a group, and nothing
-is worked out for a tensor. ``zse.stream.shards`` has the share of one device among several.
+A placement is arithmetic over a file's header; ``zse.stream.plan`` makes reads of it. The usual one
+is the whole file, whose block mirrors the file's tensor region: a run of bytes a group, and nothing
+is worked out for a tensor. ``zse.stream.shards`` has the share of one device among several,
+``zse.stream.window`` what stays of a model that is larger than the memory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from zse.errors import UsageError
 from zse.format.spec import PAGE
 from zse.records import record
 from zse.units import align_up
@@ -70,53 +70,6 @@ class WholeFile:
 
     def runs(self, group: Group) -> tuple[Run, ...]:
         return (_whole(group, group.offset_bytes - self.origin_bytes),)
-
-
-class LayerWindow:
-    """A few layers at a time; whatever else the file holds stays in the block.
-
-    The layer that runs as number ``i`` always goes to slot ``i % slots``, so its addresses never
-    change and what was captured with them stays valid. Only ``slots`` layers in a row are there at
-    once: whoever reads one (``plan_reads(..., groups=["layers.7"])``) overwrites the one ``slots``
-    before it.
-
-    Args:
-        header: The file's.
-        slots: Layers that the block has room for.
-
-    Raises:
-        UsageError: There is no slot.
-    """
-
-    origin_bytes = 0
-
-    def __init__(self, header: ZSEHeader, slots: int) -> None:
-        if slots < 1:
-            raise UsageError(f"a window of {slots} layers was asked for; expected at least 1")
-        self.header = header
-        layers = [group for group in header.groups if group.name.startswith("layers.")]
-        slot_bytes = max((group.length_bytes for group in layers), default=0)
-        self._starts = {
-            group.name: number % slots * slot_bytes for number, group in enumerate(layers)
-        }
-        offset = min(slots, len(layers)) * slot_bytes
-        for group in header.groups:
-            if group.name not in self._starts:
-                self._starts[group.name] = offset
-                offset += group.length_bytes
-        self.length_bytes = offset
-        self._group_of = {
-            entry.name: group for group, entries in members(header) for entry in entries
-        }
-
-    def held(self, entry: TensorEntry) -> TensorEntry:
-        group = self._group_of[entry.name]
-        shift = self._starts[group.name] - group.offset_bytes
-        parts = (replace(part, offset_bytes=part.offset_bytes + shift) for part in entry.parts)
-        return replace(entry, parts=tuple(parts))
-
-    def runs(self, group: Group) -> tuple[Run, ...]:
-        return (_whole(group, self._starts[group.name]),)
 
 
 class ModelTable:
