@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zse.kv.blocks import BlockAllocator
-from zse.kv.prefix import RadixTree
+from zse.kv.prefix import PUBLIC, RadixTree
 
 
 @pytest.fixture
@@ -109,3 +109,40 @@ def test_clearing_frees_every_unused_block_and_forgets_empty_namespaces(tree, al
     tree.release(kept)
     assert tree.evict(tree.num_evictable) == 1
     assert allocator.num_free == 8
+
+
+def test_what_all_may_share_has_one_place_and_what_goes_on_from_it_has_one_owner(tree, allocator):
+    public = cache(tree, allocator, [1, 2, 3, 4], namespace=PUBLIC)
+    ann = cache(tree, allocator, [1, 2, 3, 4, 5, 6], namespace="ann")
+    assert ann[:2] == public
+    assert tree.match([1, 2, 3, 4, 5, 6], namespace="ann") == ann
+    assert tree.match([1, 2, 3, 4, 5, 6], namespace="bob") == public
+    assert tree.match([1, 2, 3, 4, 5, 6]) == public
+    assert [(run.namespace, run.parent, run.token_ids) for run in tree.runs()] == [
+        (PUBLIC, None, (1, 2, 3, 4)),
+        ("ann", 0, (5, 6)),
+    ]
+
+
+def test_an_adapter_shares_nothing_that_the_model_computed_without_it(tree, allocator):
+    public = cache(tree, allocator, [1, 2, 3, 4], namespace=PUBLIC)
+    assert tree.match([1, 2, 3, 4], namespace=(3, "")) == []
+    own = cache(tree, allocator, [1, 2, 3, 4], namespace=(3, ""))
+    assert not set(own) & set(public)
+    left = set()
+    tree.evict(4, lambda digest, _block: left.add(digest))
+    for namespace, count in (("ann", 2), ((3, ""), 2), ((4, ""), 0)):
+        found = tree.behind([1, 2, 3, 4], [], namespace=namespace, is_there=left.__contains__)
+        assert len(found) == count
+    owners = {owner for _, owner in found}
+    assert PUBLIC not in owners
+
+
+def test_a_public_prefix_that_was_evicted_leaves_no_trace(tree, allocator):
+    cache(tree, allocator, [1, 2], namespace=PUBLIC)
+    cache(tree, allocator, [1, 2, 3, 4], namespace="ann")
+    tree.evict(8)
+    assert in_use(allocator) == 0
+    held = cache(tree, allocator, [1, 2, 3, 4], namespace="ann")
+    assert tree.match([1, 2, 3, 4], namespace="ann") == held
+    assert tree.match([1, 2], namespace="bob") == []

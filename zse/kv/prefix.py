@@ -222,7 +222,8 @@ class RadixTree:
         """
         last = self._nodes[blocks[-1]] if blocks else None
         before = None if last is None else _digest_of(last)
-        owner = last.namespace if last is not None else PUBLIC
+        shares = isinstance(namespace, str)  # an adapter's keys and values are its own
+        owner = last.namespace if last is not None else PUBLIC if shares else namespace
         found: list[tuple[bytes, Namespace]] = []
         for key in list(self._keys(token_ids))[len(blocks) :]:
             owners = (PUBLIC, namespace) if owner == PUBLIC else (namespace,)

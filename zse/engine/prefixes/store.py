@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import mmap
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from zse.settings import Settings
     from zse.store.location import Location
 
+_LOG = logging.getLogger("zse.engine")
 SUFFIX = ".zpx"
 _MOST_BYTES = 1 << 40
 
@@ -120,6 +123,8 @@ class ObjectStore:
     def __init__(self, location: Location, settings: Settings) -> None:
         self._location = location
         self._settings = settings
+        if find_spec("boto3") is None:  # said now, not when the server stops
+            _LOG.warning("prefixes are read from %s, and not kept there: no boto3", location)
 
     def read(self, name: str) -> memoryview | None:
         from zse.store.objects import open_object
