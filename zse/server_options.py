@@ -225,7 +225,8 @@ class MeshOptions(Checked):
     mesh: str = described(
         "",
         "Nodes that compute the model: HOST:PORT of each with commas between them, "
-        "k8s:SERVICE:PORT for the pods of a headless service, or auto for all on this network",
+        "k8s:SERVICE:PORT for the pods of a headless service, auto for all on this network, or "
+        "scout:HOST:PORT for all that a node with --scout knows",
         unset="this machine alone",
     )
     mesh_secret: str = described(

@@ -31,3 +31,17 @@ def test_a_node_that_is_gone_costs_no_token(make_mesh, alone, lost):
     assert mesh.front.num_failovers == 1
     assert mesh.front.membership.members[lost].standing is Standing.DEAD
     assert lost not in {duty.node for duty in mesh.front.duties}
+
+
+def test_the_best_plan_of_measured_nodes_is_followed(make_mesh, alone):
+    requests = requests_of(5, count=2)
+    mesh = make_mesh(3)
+    answers = mesh.join(split="auto")
+    assert mesh.front.duties[0].first_layer == 0
+    assert mesh.front.duties[-1].end_layer == 4
+    for prompt, params in requests:
+        answers.ask(prompt, **params)
+    answers.run(steps=5)
+    until(lambda: all_ready(mesh))
+    mesh.nodes.pop(mesh.front.duties[0].node).close()
+    assert answers.run() == alone(requests)

@@ -162,9 +162,7 @@ def start(
 
 @app.command("status")
 def status(
-    mesh: Annotated[
-        str, Option(metavar="WHERE", help="auto, k8s:SERVICE:PORT, or HOST:PORT,HOST:PORT.")
-    ] = "auto",
+    mesh: Annotated[str, Option(metavar="WHERE", help="As `zse serve --mesh` takes it.")] = "auto",
     wait: Annotated[float, Option(min=0, max=60, help="Seconds to look for nodes.")] = 0.5,
     as_json: Json = False,
 ) -> None:

@@ -68,6 +68,9 @@ def finder_of(where: str, secret: bytes) -> Iterator[Finder]:
     if where == "auto":
         with Discovery(secret) as discovery:
             yield Finder(discovery.addresses, has_tokens=True)
+    elif where.startswith("scout:"):
+        with Discovery(secret, join=[checked_address(where.removeprefix("scout:"))]) as discovery:
+            yield Finder(discovery.addresses, has_tokens=True)
     elif where.startswith("k8s:"):
         service = checked_address(where.removeprefix("k8s:"))
         yield Finder(lambda: addresses_of_service(service))

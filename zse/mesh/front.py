@@ -243,7 +243,8 @@ class Front:
     def _look_at_members(self) -> None:
         now, membership = time.monotonic(), self.membership
         for peer in self.peers.alive():
-            if peer.state_time > membership.members[peer.name].last_heard:
+            member = membership.members.get(peer.name)  # None: it is just coming
+            if member is not None and peer.state_time > member.last_heard:
                 membership.heard(peer.name, peer.state_time)
         for name in [*membership.newly_suspect(now), *self._without_token(now)]:
             self._ask_vouchers(name)

@@ -86,7 +86,7 @@ def shake_hands(
     if not hmac.compare_digest(proof, _keyed(secret, b"proof " + names[1], transcript)):
         raise RefusedError(
             "a peer does not know the secret of this mesh",
-            hint="Give all nodes the same ZSE_MESH_SECRET, or the same --secret-file.",
+            hint="Give all nodes, and the front end, the same ZSE_MESH_SECRET.",
         )
     connection.settimeout(None)
     return Channel(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
 from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import KVGroups, kv_block_bytes
 from zse.backends.resident import cached_attentions
-from zse.errors import MeshError, ZSEError, needing
+from zse.errors import MeshError, NoPlanError, ZSEError, needing
 from zse.mesh.codecs import Codec, best_codec, codec_named
 from zse.mesh.duties import Duty
 from zse.mesh.facts import LinkFacts, MeshFacts, NodeFacts
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.mesh.finding import Finder
     from zse.mesh.membership import Patience
+    from zse.mesh.partition import Goal, Plan
     from zse.mesh.peers import Peer
+    from zse.mesh.work import ModelWork
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
@@ -155,11 +158,7 @@ def _divide(
             streams=streams,
             context_tokens=options.batch.max_context,
         )
-        with needing("mesh", "a plan of layers"):
-            from zse.mesh.partition import plan_layers
-        plan = plan_layers(
-            facts, work, goal="throughput" if streams > 1 else "latency", lossy=lossy
-        )
+        plan = _best_plan(facts, work, lossy)
         chain = [(stage.node, stage.end_layer) for stage in plan.stages]
     duties, codecs, first = [], [], 0
     for place, (number, end) in enumerate(chain):
@@ -170,6 +169,24 @@ def _divide(
         codecs.append(best_codec(link, rows, spec.hidden_size, lossy) if place else Codec.RAW)
         first = end
     return tuple(duties), codecs
+
+
+def _best_plan(facts: MeshFacts, work: ModelWork, lossy: Codec) -> Plan:
+    """Return the best plan in which every node has room to stand by for another, if there is one.
+
+    Raises:
+        NoPlanError: The model does not even fit without that.
+    """
+    with needing("mesh", "a plan of layers"):
+        from zse.mesh.partition import plan_layers
+    goal: Goal = "throughput" if work.streams > 1 else "latency"
+    halves = tuple(replace(node, memory_bytes=node.memory_bytes // 2) for node in facts.nodes)
+    try:
+        return plan_layers(replace(facts, nodes=halves), work, goal=goal, lossy=lossy)
+    except NoPlanError:
+        plan = plan_layers(facts, work, goal=goal, lossy=lossy)
+        _LOG.warning("nodes have no memory to stand by for each other: a loss will take long")
+        return plan
 
 
 def _even(layers: int, nodes: int) -> list[int]:
