@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,18 @@ def test_each_rank_has_a_device(options: dict[str, Any], devices: list[str]) -> 
 def test_gpus_that_do_not_fit_the_ranks_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         opening.devices_of(load_options(tensor_parallel=2, **options))
+
+
+def test_gpus_that_do_not_reach_each_other_are_refused() -> None:
+    class Alone:
+        info = SimpleNamespace(ordinal=1)
+
+        def link_to(self, ordinal: int) -> None:
+            raise DeviceError(f"GPU 1 cannot reach the memory of GPU {ordinal}")
+
+    opening.check_links(Alone(), ["cuda:1"])
+    with pytest.raises(DeviceError, match="GPU 1 cannot reach the memory of GPU 0"):
+        opening.check_links(Alone(), ["cuda:0", "cuda:1"])
 
 
 @pytest.mark.parametrize(

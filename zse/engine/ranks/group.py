@@ -132,7 +132,7 @@ class RankGroup:
                     values,
                     None if cache_dir is None else str(cache_dir),
                     rank,
-                    len(self.devices),
+                    list(self.devices),
                     spin,
                 )
                 with contextlib.suppress(OSError):  # it has ended: the thread sees that

@@ -58,7 +58,8 @@ class Task(msgspec.Struct, array_like=True, tag="task"):
     options: dict[str, str | int | float | bool | None]
     cache_dir: str | None
     rank: int
-    ranks: int
+    devices: list[str]
+    """Of all ranks."""
     spin_nanoseconds: int
 
 

@@ -18,11 +18,13 @@ from zse.option import with_values
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.ranks import RankPart
+    from zse.device.gpu import Gpu
     from zse.device.phases import Phases
     from zse.format.model_file import ModelFile
     from zse.models.runner import ModelRunner
@@ -70,7 +72,7 @@ def open_ranks(
         UsageError: The model cannot be divided so, or is asked for what ranks do not do.
         DeviceError: A device is absent or too small.
     """
-    group = None
+    group = arrival = None
     try:
         check_options(options)
         devices = devices_of(options)
@@ -88,9 +90,13 @@ def open_ranks(
         part = replace(part_of(spec, header, group.link), crew=group)
         options = with_values(options, {"device": devices[0]})
         arrival = begin_arrival(options, reader, cuts=part.cuts, phases=phases)
+        if arrival is not None:
+            check_links(arrival.gpu, devices)
     except BaseException:
         if group is not None:
             group.close()
+        if arrival is not None:
+            arrival.abandon()
         reader.close()
         raise
     return OpenedRanks(group=group, part=part, options=options, arrival=arrival)
@@ -152,6 +158,17 @@ def devices_of(options: LoadOptions) -> list[str]:
             hint="Name as many as --tensor-parallel says.",
         )
     return [f"cuda:{number}" for number in numbers]
+
+
+def check_links(gpu: Gpu, devices: Sequence[str]) -> None:
+    """Refuse GPUs whose memory this one does not reach.
+
+    Raises:
+        DeviceError: It does not reach one; the message names both.
+    """
+    for ordinal in map(check_device, devices):
+        if ordinal != gpu.info.ordinal:
+            gpu.link_to(ordinal)
 
 
 def check_options(options: LoadOptions) -> None:

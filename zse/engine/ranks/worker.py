@@ -28,6 +28,7 @@ from zse.engine.ranks.messages import (
     batch_of,
     decoded,
 )
+from zse.engine.ranks.opening import check_links
 from zse.engine.ranks.shared import Receiver, SharedMemory
 from zse.errors import EngineError
 from zse.format.reader import ZSEReader
@@ -75,18 +76,21 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket) -> None:
     options = load_options(**cast("LoadFields", task.options))
-    link = MemberLink(Share(rank=task.rank, ranks=task.ranks), shared, leader)
+    link = MemberLink(Share(rank=task.rank, ranks=len(task.devices)), shared, leader)
     library = load(options.device.cpu_instructions)
     receiver = Receiver(shared, library, task.rank, spin_ns=task.spin_nanoseconds)
     with ZSEReader(f"/proc/self/fd/{file_fd}") as reader:
         spec = spec_of(reader)
         part = part_of(spec, reader.header.loaded(), link)
+        arrival = begin_arrival(options, reader, cuts=part.cuts)
+        if arrival is not None:
+            check_links(arrival.gpu, task.devices)
         runner = load_runner(
             reader,
             options,
             cache_dir=None if task.cache_dir is None else Path(task.cache_dir),
             spec=spec,
-            arrival=begin_arrival(options, reader, cuts=part.cuts),
+            arrival=arrival,
             part=part,
         )
         link.exchange(b"ready")
