@@ -1,6 +1,6 @@
-"""Feed damaged .zse files and kernel packs to their readers until the time is up.
+"""Feed damaged .zse files, kernel packs and prefix packs to their readers until the time is up.
 
-Anything but the error of a broken rule is a bug. Odd rounds are of packs, the same container.
+Anything but the error of a broken rule is a bug. Rounds take turns; all are the same container.
 
     .venv/bin/python scripts/fuzz_format.py [--minutes 5] [--start 0]
 
@@ -35,6 +35,9 @@ from zse.format.reader import ZSEReader  # noqa: E402
 from zse.kernels import pack_header  # noqa: E402
 from zse.kernels.errors import KernelPackError  # noqa: E402
 from zse.kernels.pack import KernelPack  # noqa: E402
+from zse.kv import prefix_pack  # noqa: E402
+from zse.kv.prefix_pack import PrefixPack  # noqa: E402
+from zse.kv.prefix_pack_writer import RunToSave, pack_bytes  # noqa: E402
 
 NUMBERS = (0, 1, -1, 63, 255, 256, 4095, 4096, 2**21, 2**31, 2**32, 2**62, 2**63, 2**64, 10**30)
 STRINGS = ("", ".", "..", "/", "a/../b", "\0", "\n", "é", "int4", "fp16", "u8", "f" * 64, "x" * 999)
@@ -140,6 +143,40 @@ def try_pack(path: Path) -> str:
     return "pack: accepted"
 
 
+def sample_prefixes() -> bytes:
+    """Return a pack of two runs, of a model with a window."""
+    binding = prefix_pack.PrefixBinding(
+        model="ab" * 32,
+        layout="cpu1-fp16-8-0123456789abcdef",
+        block_size=8,
+        block_bytes=(1000, 30),
+        computed_by="AVX2",
+        is_deterministic=True,
+        zse="0.1",
+    )
+    runs = [
+        RunToSave(token_ids=range(16), blocks=[4, 5], windows=[[1]], name="system"),
+        RunToSave(token_ids=range(8), blocks=[7], windows=[[]], parent=0, salt="ann"),
+    ]
+    sizes = binding.block_bytes
+    return b"".join(
+        pack_bytes(binding, runs, lambda group, blocks: bytes(sizes[group] * len(blocks)))
+    )
+
+
+def try_prefixes(path: Path) -> str:
+    """Open a pack of prefixes and read everything; return how it ended."""
+    try:
+        pack = PrefixPack(memoryview(path.read_bytes()))
+        for index, run in enumerate(pack.runs):
+            pack.check(index)
+            assert len(pack.token_ids(index)) == run.num_blocks * pack.binding.block_size
+            assert pack.path(index)[-1] == index
+    except FormatError as error:
+        return f"prefixes: {error.rule}"
+    return "prefixes: accepted"
+
+
 def main() -> int:
     """Run rounds; return 1 at the first one that ends in anything but a broken rule."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -156,11 +193,12 @@ def main() -> int:
         kinds = (
             (path.read_bytes(), spec.CONTAINER, try_file),
             (sample_packs.sample_pack(), pack_header.CONTAINER, try_pack),
+            (sample_prefixes(), prefix_pack.CONTAINER, try_prefixes),
         )
         while time.monotonic() < until and (
             not options.rounds or number < options.start + options.rounds
         ):
-            data, container, attempt = kinds[number % 2]
+            data, container, attempt = kinds[number % len(kinds)]
             path.write_bytes(build(data, number, container))
             try:
                 ends[attempt(path)] += 1
