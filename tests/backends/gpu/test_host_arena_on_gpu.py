@@ -51,10 +51,10 @@ def test_answers_are_those_of_an_engine_that_computed_all_again(
     kv_dtype: str, make_pair: Callable[..., Any]
 ) -> None:
     path, rng = make_pair("llama", "int8", **HEADS).path, random.Random(5)
-    texts = [[rng.randrange(3, 300) for _ in range(300)] for _ in range(4)]
+    texts = [[rng.randrange(3, 300) for _ in range(200)] for _ in range(4)]
     prompts = [texts[index] for index in (0, 1, 2, 0, 3, 1, 2, 0)]
     expected, none = answers(path, prompts, kv_dtype=kv_dtype)
     found, hits = answers(path, prompts, kv_dtype=kv_dtype, prefix_host_gib=0.05)
     assert none == 0
-    assert hits >= 4 * 256
+    assert hits >= 3 * 192
     assert found == expected
