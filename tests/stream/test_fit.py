@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placed_bytes import fill, held_bytes, make_file
 
 from zse.errors import DeviceError, UsageError
-from zse.stream.fit import plan_window
+from zse.stream.fit import plan_streaming, plan_window
 from zse.stream.plan import plan_reads
 from zse.stream.window import WindowBlocks, WindowPlacement
 
@@ -46,7 +46,7 @@ def test_a_plan_keeps_within_its_budget_and_holds_every_layer_once(layers, slots
     whole = sum(group.length_bytes + 4096 for group in header.groups)
     budget = int(share * whole)
     smallest = plan_window(header, 1 << 40, slots=slots, most_resident=1)
-    if budget < smallest.ends_bytes + slots * smallest.slot_bytes:
+    if budget < smallest.ends_bytes + smallest.slots * smallest.slot_bytes:
         with pytest.raises(DeviceError, match="streaming needs at least"):
             plan_window(header, budget, slots=slots)
         return
@@ -74,6 +74,19 @@ def test_a_bound_is_what_streams_over_what_the_link_moves():
     plan = plan_window(HEADERS[5], 1 << 40, most_resident=1)
     assert plan.steps_per_second(2.0 * plan.streamed_bytes) == 2.0
     assert plan_window(HEADERS[5], 1 << 40).steps_per_second(1.0) == float("inf")
+
+
+@pytest.mark.parametrize("layers", [3, 5, 8])
+@pytest.mark.parametrize("slots", [2, 4])
+def test_where_all_could_stay_as_few_stream_as_there_are_slots(layers, slots):
+    plan = plan_streaming(HEADERS[layers], 1 << 40, slots=slots)
+    assert len(plan.streamed) == min(slots, layers)
+    assert plan.slots == len(plan.streamed)
+    small = plan_window(HEADERS[layers], 1 << 40, slots=slots, most_resident=1).total_bytes
+    if plan_window(HEADERS[layers], small, slots=slots).streamed:
+        assert plan_streaming(HEADERS[layers], small, slots=slots) == plan_window(
+            HEADERS[layers], small, slots=slots
+        )
 
 
 def test_more_layers_than_fit_cannot_be_told_to_stay():

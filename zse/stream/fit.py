@@ -89,7 +89,7 @@ def plan_window(
         raise DeviceError(
             f"{memory_text(budget_bytes)} are left for weights; streaming needs at least "
             f"{memory_text(smallest.total_bytes)}: {memory_text(smallest.ends_bytes)} that stay "
-            f"and {slots} slots of {memory_text(smallest.slot_bytes)} for layers",
+            f"and {smallest.slots} slots of {memory_text(smallest.slot_bytes)} for layers",
             hint="Allow more (--vram-gib on a GPU, --ram-gib on a CPU), keep less KV cache "
             "(--kv-gib), or use a smaller quantization.",
         )
@@ -109,6 +109,16 @@ def plan_window(
             fitting = plan
             break
     return fitting
+
+
+def plan_streaming(
+    header: ZSEHeader, budget_bytes: int, *, slots: int = FEWEST_SLOTS, most_resident: int = 0
+) -> WindowPlan:
+    """Plan as ``plan_window``; where all layers could stay, as few stream as there are slots."""
+    plan = plan_window(header, budget_bytes, slots=slots, most_resident=most_resident)
+    if plan.streamed:
+        return plan
+    return _plan(header, max(0, plan.num_layers - slots), slots)
 
 
 def layers_of(header: ZSEHeader) -> list[Group]:

@@ -108,6 +108,13 @@ def test_each_kernel_reads_the_weights_of_its_layer(path, expected, resident, sl
     streamed.runner.close()
 
 
+def test_a_model_that_would_fit_streams_where_it_is_told_to(path, expected):
+    streamed = Opened(path, stream="on")
+    assert len(streamed.passes._weights.plan.streamed) == 2
+    assert [streamed.reads_of(batch) for batch in steps(0)] == expected[0]
+    streamed.runner.close()
+
+
 def test_a_pass_that_broke_off_leaves_the_next_one_whole(path, expected):
     streamed = Opened(path, stream="on", resident_layers=2)
     for fails_at in (1, 9, 17, 40):

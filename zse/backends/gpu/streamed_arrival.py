@@ -21,7 +21,7 @@ from zse.device.probe import probe
 from zse.errors import DeviceError, ZSEError
 from zse.format.schemes import Scheme, kernel_format
 from zse.kernels.linear.weight import LinearWeight
-from zse.stream.fit import LAYER_PREFIX, plan_window
+from zse.stream.fit import LAYER_PREFIX, plan_streaming, plan_window
 from zse.stream.link import measure_link
 from zse.stream.loader import begin_load, plan_load
 from zse.stream.weights import StreamedWeights
@@ -97,7 +97,7 @@ class StreamedArrival:
         beside = _bytes_beside(self.gpu, self._header, load.spec, options, layout)
         beside += _cache_bytes(load.spec, options, layout, budget.for_cache)
         wanted = self._options
-        plan = plan_window(
+        plan = plan_streaming(
             self._header,
             budget.for_cache - beside,
             slots=wanted.slots,
