@@ -78,6 +78,15 @@ class Pack:
         return spec
 
 
+class _Asked:
+    """Whether this process would have used a pack."""
+
+    is_set = False
+
+
+asked = _Asked()
+
+
 def pack_path() -> str:
     """Return where the pack of this Python lies, whether or not it is there."""
     folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - as above
@@ -91,6 +100,7 @@ def key() -> tuple[bytes, str, int, tuple[str, ...]]:
 
 def use_pack(path: str = "") -> Pack | None:
     """Import from a pack from now on, where there is one that can be trusted."""
+    asked.is_set = True
     try:
         descriptor = os.open(path or pack_path(), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

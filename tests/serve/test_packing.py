@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import py_compile
 import subprocess
 import sys
 import textwrap
@@ -30,6 +31,8 @@ def sources(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "pycache_prefix", None)
     monkeypatch.setattr(start_pack, "pack_path", lambda: str(tmp_path / "start.pack"))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(start_pack.asked, "is_set", True)
+    py_compile.compile(start_pack.__file__)
     yield folder
     forget()
 
@@ -108,6 +111,23 @@ def test_nothing_is_written_where_python_writes_no_byte_code(sources, monkeypatc
     monkeypatch.setattr(sys, name, "elsewhere")
     assert not packing.refresh_pack({"packed_other": importlib.import_module("packed_other")})
     assert not Path(start_pack.pack_path()).exists()
+
+
+def test_nothing_is_written_by_a_process_that_reads_no_pack(sources, monkeypatch):
+    monkeypatch.setattr(start_pack.asked, "is_set", False)
+    assert not packing.refresh_pack({"packed_other": importlib.import_module("packed_other")})
+    assert not Path(start_pack.pack_path()).exists()
+
+
+def test_nothing_is_written_in_an_image_whose_byte_code_is_never_compared(
+    sources, tmp_path, monkeypatch
+):
+    source = tmp_path / "start_pack.py"
+    source.write_bytes(Path(start_pack.__file__).read_bytes())
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(source), invalidation_mode=mode)
+    monkeypatch.setattr(start_pack, "__file__", str(source))
+    assert not packing.refresh_pack({"packed_other": importlib.import_module("packed_other")})
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(sources, monkeypatch):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from zse.start_pack import Entry
 
+_BY_TIME = bytes(4)
+"""Flags of byte code that is held against the time of its source (PEP 552)."""
 _ENOUGH_SHARE = 0.95
 """A pack that has so much of what a start imports is left as it is."""
 
@@ -33,7 +35,7 @@ def refresh_pack(imported: Mapping[str, ModuleType]) -> bool:
 
     Nothing that stands in its way is an error.
     """
-    if sys.dont_write_bytecode or sys.pycache_prefix is not None:
+    if not _is_worth_it():
         return False
     wanted = _importable(imported)
     used = start_pack.in_use()
@@ -46,6 +48,23 @@ def refresh_pack(imported: Mapping[str, ModuleType]) -> bool:
         _write(Path(start_pack.pack_path()), start_pack.packed(*_collected(wanted)))
         return True
     return False
+
+
+def _is_worth_it() -> bool:
+    """Whether a pack can be written, and will be there at the next start.
+
+    In an image, whose byte code says that no source is ever looked at, each start is the first one.
+    """
+    if sys.dont_write_bytecode or sys.pycache_prefix is not None or not start_pack.asked.is_set:
+        return False
+    folder = Path(start_pack.pack_path()).parent
+    own = Path(importlib.util.cache_from_source(start_pack.__file__))
+    try:
+        with own.open("rb") as file:
+            flags = file.read(8)[4:]
+    except OSError:
+        return False
+    return flags == _BY_TIME and os.access(folder, os.W_OK)
 
 
 def _importable(modules: Mapping[str, ModuleType]) -> dict[str, str]:
