@@ -25,7 +25,6 @@ def test_the_front_computes_nothing_itself(monkeypatch):
         ({"models": ["a=tiny"]}, "--models"),
         ({"sleep_after": 5.0}, "--sleep-after"),
         ({"lora": ["a=b"]}, "--lora"),
-        ({"tensor_parallel": 2}, "--tensor-parallel"),
         ({"speculate": "model", "draft_model": "tiny"}, "--speculate model"),
     ],
 )

@@ -27,7 +27,6 @@ def with_mesh(settings: Settings) -> Settings:
         "--models": bool(serve.fleet.models),
         "--sleep-after": bool(serve.fleet.sleep_after),
         "--lora": bool(serve.loras),
-        "--tensor-parallel": serve.load.ranks.tensor_parallel > 1,
         "--speculate model": serve.load.speculation.speculate == "model",
     }
     for flag, is_asked in unusable.items():
