@@ -43,6 +43,7 @@ from zse.engine.ranks.messages import (
     message_of,
 )
 from zse.engine.ranks.shared import Sender, SharedMemory
+from zse.engine.ranks.watching import Progress, state_of
 from zse.errors import DeviceError
 from zse.kernels.native.library import load
 from zse.options import load_fields
@@ -253,7 +254,7 @@ class RankGroup:
         talking = {one.fileno(): rank for rank, one in enumerate(self._sockets, start=1)}
         for fd in (*pidfds, *talking, self._wake_fd):
             poll.register(fd, select.POLLIN)
-        watched = _Progress(self._shared, self._sender, self._timeout_seconds)
+        watched = Progress(self._shared, self._sender, self._timeout_seconds)
         stopped: dict[int, float] = {}
         try:
             while not self._is_closing and self.failure is None:
@@ -300,34 +301,13 @@ class RankGroup:
     def _look_for_stopped(self, since: dict[int, float]) -> None:
         now = time.monotonic()
         for rank, process in self._numbered():
-            if _state_of(process.pid) not in "tT":
+            if state_of(process.pid) not in "tT":
                 since.pop(rank, None)
             elif now - since.setdefault(rank, now) >= _STOPPED_SECONDS:
                 self.fail(f"{self._name(rank)} was stopped and does not go on")
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} ({self.devices[rank]})"
-
-
-class _Progress:
-    """Whether the ranks still move while they have something to do."""
-
-    def __init__(self, shared: SharedMemory, sender: Sender, timeout_seconds: float) -> None:
-        self._shared, self._sender = shared, sender
-        self._timeout_seconds = timeout_seconds
-        self._moved: tuple[int, ...] = ()
-        self._since = time.monotonic()
-
-    def look(self) -> str | None:
-        """Return what is wrong, or None."""
-        now, ranks = time.monotonic(), 1 + len(self._sender.others)
-        moved = (self._sender.num_sent, *self._shared.moved(ranks))
-        if moved != self._moved or self._sender.num_done == self._sender.num_sent:
-            self._moved, self._since = moved, now
-            return None
-        if now - self._since < self._timeout_seconds:
-            return None
-        return f"no rank has moved for {self._timeout_seconds:.0f} s in the midst of a step"
 
 
 class _ToldMasks:
@@ -339,15 +319,6 @@ class _ToldMasks:
     def write(self, address: int, row_bytes: int) -> None:
         self._masks.write(address, row_bytes)
         self._sender.send(encoded(Masks(ctypes.string_at(address, self._num_rows * row_bytes))))
-
-
-def _state_of(pid: int) -> str:
-    """Return the letter of a process's state; a space where it has gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - ten times a second
-            return file.read(512).rpartition(b") ")[2][:1].decode() or " "
-    except OSError:
-        return " "
 
 
 def spin_of(ranks: int) -> int:
