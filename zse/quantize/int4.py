@@ -13,7 +13,7 @@ import torch
 
 from zse.format.schemes import Scheme
 from zse.quantize.finite import check_finite
-from zse.quantize.packing import pack_int4, tree_sum_
+from zse.quantize.packing import divided, pack_int4, tree_sum_
 from zse.records import record
 
 MAX_CODE = 15
@@ -100,7 +100,7 @@ def _refined(
     total = torch.tensor(float(groups.shape[0])) if counts is None else tree_sum_(counts.clone())
     mean = _sum_(work, counts) / total
     centered = groups - mean  # sums of products then lose no digits to the mean
-    middle, width = (low + high) * 0.5 - mean, (high - low) / MAX_CODE
+    middle, width = (low + high) * 0.5 - mean, divided(high - low, MAX_CODE)
     sums = _Sums(centered=centered, counts=counts, total=total, codes=codes, work=work)
     best: _Fit | None = None
     for ratio in CLIP_RATIOS:

@@ -17,7 +17,7 @@ from zse.format.as_torch import scale_of_minifloat
 from zse.format.nl4 import MAX_SCALE, NL4_CODES, SCALE_BIAS
 from zse.format.schemes import PACKED_COLUMNS, Scheme
 from zse.quantize.finite import check_finite
-from zse.quantize.packing import pack_int4, tree_sum_
+from zse.quantize.packing import divided, pack_int4, tree_sum_
 from zse.records import record
 
 _LARGEST_LEVEL = 127
@@ -46,7 +46,7 @@ def quantize_nl4(
     check_finite({"largest weight": largest}, Scheme.NL4)
     _check_range(largest)
     # The bits of a float32 down to its third of mantissa count scales; this one is rounded down.
-    lowest = ((largest / _LARGEST_LEVEL).view(torch.int32) >> 20) - ((127 - SCALE_BIAS) << 3)
+    lowest = (divided(largest, _LARGEST_LEVEL).view(torch.int32) >> 20) - ((127 - SCALE_BIAS) << 3)
     counts = None
     if importance is not None:
         counts = importance.reshape(-1, group_size).t().repeat(1, num_rows)

@@ -6,10 +6,7 @@ high nibble, so that one mask yields two contiguous runs (SPEC.md, "INT4").
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 def pack_int4(codes: torch.Tensor, group_size: int) -> torch.Tensor:
@@ -21,6 +18,14 @@ def pack_int4(codes: torch.Tensor, group_size: int) -> torch.Tensor:
     halves = codes.view(num_rows, columns // group_size, 2, group_size // 2)
     packed = halves[:, :, 0] | (halves[:, :, 1] << 4)  # [num_rows, num_groups, group_size / 2]
     return packed.reshape(num_rows, columns // 2)
+
+
+def divided(values: torch.Tensor, divisor: float) -> torch.Tensor:
+    """Return the quotients, correctly rounded wherever ``values`` lie.
+
+    By a plain number a GPU does not divide: torch multiplies by its reciprocal there.
+    """
+    return values / torch.tensor(divisor, dtype=values.dtype, device=values.device)
 
 
 def tree_sum_(values: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from zse.options import LoadOptions
 from zse.quantize.calibrate import walk as walk_module
 from zse.quantize.calibrate import weights as weights_module
 from zse.quantize.calibrate.walk import Walk
+from zse.quantize.calibrate.weights import CheckpointWeights
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.convert import ConversionProgress, convert_model
 from zse.text.tokenizer import load_tokenizer
@@ -64,6 +65,28 @@ def test_states_behind_the_last_layer_are_those_of_the_served_model(
             found = walk.states[first : first + len(ids)]
             assert torch.allclose(found, expected, atol=1e-5)
         backend.close()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma2", "olmo2"])
+def test_a_text_is_taken_through_a_layer_on_the_device_alone(
+    make_checkpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str
+) -> None:
+    """Torch's "meta" stands for a GPU: with it and the CPU in one operation, torch refuses."""
+    elsewhere = torch.device("meta")
+    folder = make_checkpoint(tmp_path / "model", family, **shape_of(family))
+
+    def rows_of(self: CheckpointWeights, ids: torch.Tensor) -> torch.Tensor:
+        assert ids.device == elsewhere  # which hides what numbers they are
+        return torch.zeros(len(ids), self._table.sources[0].shape[-1])
+
+    monkeypatch.setattr(CheckpointWeights, "_rows_of", rows_of)
+    with Checkpoint(folder) as checkpoint:
+        walk = Walk(checkpoint, [[5, 9, 3, 7, 11, 60], [4, 8, 2]], elsewhere)
+        for layer in checkpoint.spec.layers:
+            given = walk.through(layer, is_counting=True, size_bytes=1, on_bytes=lambda _: None)
+            products = [one.products() for moments in given.values() for one in moments]
+            assert {one.device for each in products for one in each} == {elsewhere}
+    assert walk.states.device == elsewhere
 
 
 @pytest.mark.parametrize("quantization", ["int4", "nf4", "int8"])

@@ -11,6 +11,7 @@ from zse.backends.torch.linear import DenseLinear
 from zse.backends.torch.weights import BoundWeights
 from zse.models.spec import weights_of
 from zse.quantize.calibrate.moments import Moments
+from zse.quantize.place_of_work import CPU, made_on
 from zse.quantize.source_rows import read_rows
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from zse.models.layer_spec import LayerSpec
     from zse.models.spec import ModelSpec
-    from zse.models.weights import WeightSpec
+    from zse.models.weights import Source, WeightSpec
     from zse.quantize.checkpoint import Checkpoint
 
 MOST_PRODUCT_BYTES = 2 << 30
@@ -108,7 +109,7 @@ class CheckpointWeights(BoundWeights):
         source = self._table.sources[0]
         different, places = torch.unique(token_ids, return_inverse=True)
         rows = [
-            read_rows(self._checkpoint, self._table, source, index, index + 1)
+            read_on_cpu(self._checkpoint, self._table, source, index, index + 1)
             for index in different.tolist()
         ]
         return torch.cat(rows).to(places.device).float()[places]
@@ -117,10 +118,18 @@ class CheckpointWeights(BoundWeights):
 def _whole(checkpoint: Checkpoint, weight: WeightSpec, device: torch.device) -> torch.Tensor:
     """Return all of a weight as float32."""
     pieces = [
-        read_rows(checkpoint, weight, piece, 0, piece.rows).to(device).float()
+        read_on_cpu(checkpoint, weight, piece, 0, piece.rows).to(device).float()
         for piece in weight.pieces()
     ]
     return torch.cat(pieces).view(weight.shape)
+
+
+def read_on_cpu(
+    checkpoint: Checkpoint, weight: WeightSpec, source: Source, start: int, stop: int
+) -> torch.Tensor:
+    """Return rows, as ``read_rows`` does: it unpacks on the CPUs whatever computes around it."""
+    with made_on(CPU):
+        return read_rows(checkpoint, weight, source, start, stop)
 
 
 def _keeps_products(weight: WeightSpec, layer: LayerSpec, num_tokens: int) -> bool:
