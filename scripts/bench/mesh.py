@@ -369,6 +369,7 @@ def main() -> int:
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.environ.setdefault("ZSE_MESH_SECRET", SECRET)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with namespaces and nodes taken down
     if arguments.folder:
         inside(arguments)
         return 0
@@ -387,10 +388,14 @@ def main() -> int:
                 pass_fds=(write,), cwd=ROOT,
             )  # fmt: skip
             os.close(write)
-            with os.fdopen(read) as commands:
-                for line in commands:
-                    wire.tell(line.strip())
-            code = front.wait()
+            try:
+                with os.fdopen(read) as commands:
+                    for line in commands:
+                        wire.tell(line.strip())
+                code = front.wait()
+            finally:
+                front.terminate()
+                front.wait()
             if code:
                 for log in sorted(Path(folder).glob("*.log")):
                     print(f"--- {log.name}\n{log.read_text()[-1500:]}")
