@@ -58,5 +58,5 @@ def within_memory_of(device: torch.device) -> Iterator[None]:
         raise DeviceError(
             f"{device} has too little free memory to convert on it: "
             f"{str(error).partition('. ')[0]}",
-            hint="Free it, or convert with --device cpu, which gives the same file.",
+            hint="Free it, or convert with --device cpu.",
         ) from error

@@ -3,7 +3,7 @@
 Worker threads read and quantize chunks of rows; the calling thread writes them in order. A chunk
 fits in a core's cache, which matters more than anything else to the speed of many passes. What is
 in memory is a few chunks and the scales of one tensor, whatever the size of the model. On a GPU
-chunks are larger, for there it is the number of operations that takes time; the bytes are the same.
+chunks are larger, for there it is the number of operations that takes time.
 """
 
 from __future__ import annotations
