@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from zse.serve.turn import CallArguments, CallOpened, ReasoningPart, TextPart
+from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, ReasoningPart, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,7 +75,7 @@ class Parts:
             yield from self._open(Part(len(self.parts), "call", event.id, event.name))
         elif isinstance(event, CallArguments):
             yield from self._grow("call", event.text)
-        else:
+        elif isinstance(event, ChoiceEnded):
             if self._is_open:
                 self.parts[-1].is_cut = event.reason == "length"
             yield from self._close()

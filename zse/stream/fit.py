@@ -87,9 +87,9 @@ def plan_window(
     smallest = _plan(header, 0, slots)
     if smallest.total_bytes > budget_bytes:
         raise DeviceError(
-            f"{memory_text(budget_bytes)} are left for weights; streaming needs at least "
-            f"{memory_text(smallest.total_bytes)}: {memory_text(smallest.ends_bytes)} that stay "
-            f"and {smallest.slots} slots of {memory_text(smallest.slot_bytes)} for layers",
+            f"{size_text(max(0, budget_bytes))} are left for weights; streaming needs at least "
+            f"{size_text(smallest.total_bytes)}: {size_text(smallest.ends_bytes)} that stay "
+            f"and {smallest.slots} slots of {size_text(smallest.slot_bytes)} for layers",
             hint="Allow more (--vram-gib on a GPU, --ram-gib on a CPU), keep less KV cache "
             "(--kv-gib), or use a smaller quantization.",
         )

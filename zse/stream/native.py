@@ -63,6 +63,8 @@ class NativeLoad:
         self._landed_bytes = 0
         self._on_group = on_group
         self._group_error: BaseException | None = None
+        self._outcome: LoadReport | BaseException | None = None
+        """What ``wait`` came to; the library's load is gone then, and may be asked nothing."""
         self._started = time.monotonic_ns()
         self._load: int | None = self._start(destination_address, options.buffers_per_thread)
         self._counters = library.counters(self._load).contents
@@ -128,17 +130,30 @@ class NativeLoad:
     def wait(self) -> LoadReport:
         """Wait until everything is in device memory and every thread has ended.
 
+        May be called again: it ends as it did.
+
         Raises:
             FormatError, SourceChangedError, StoreError: The source changed or failed.
             DeviceError: The device failed.
             LoadCancelledError: ``cancel`` was called.
         """
+        if self._outcome is None:
+            try:
+                self._outcome = self._waited()
+            except Exception as error:  # noqa: BLE001 - raised below, as often as it is asked for
+                self._outcome = error
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def _waited(self) -> LoadReport:
         try:
             while not self._wait_some(len(self._plan.groups)):
                 pass
         except BaseException:
             self.cancel()
             self._end()  # the caller frees the block that the threads copy to
+            self._outcome = LoadCancelledError(f"loading {self._source.name} was stopped")
             raise
         ended = self._end()
         if self._group_error is not None:
