@@ -13,7 +13,7 @@ from zse.errors import DeviceError, UsageError
 from zse.format.spec import PAGE
 from zse.records import record
 from zse.stream.placement import members
-from zse.units import align_up, memory_text
+from zse.units import align_up, memory_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
