@@ -125,3 +125,9 @@ def test_an_address_that_no_server_could_read_is_refused(model):
 def test_memory_is_a_number(memory_gib):
     with pytest.raises(UsageError, match="not negative"):
         measure("", load_settings(), on_gpu=True, memory_gib=memory_gib)
+
+
+def test_a_model_of_the_registry_is_measured_without_a_download():
+    need = measure("Qwen/Qwen2.5-7B-Instruct", load_settings(), on_gpu=True)
+    assert need is not None
+    assert 4 << 30 < need.total_bytes < 8 << 30

@@ -62,7 +62,7 @@ def command(
     if need is None:
         raise UsageError(
             "the model's size is not known",
-            hint="Give MODEL as a local .zse file, or --memory-gib.",
+            hint="Give a .zse file, a model that `zse models list` names, or --memory-gib.",
         )
     traffic = Traffic(
         requests_per_hour=requests_per_hour,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.engine.requirements import read_facts
 from zse.errors import NotFoundError, UsageError
 from zse.models.memory import MemoryEstimate, ModelFacts, estimate_memory
+from zse.models.registry import find_known
 from zse.models.resolve import SUFFIX, HubRepository, OciFile, RemoteFile, RemoteGguf, resolve_model
 from zse.units import GIB
 
@@ -27,7 +28,8 @@ def measure(
     """Return what a model needs, from its header; None when it cannot be told from here.
 
     Args:
-        model: A .zse file, a checkpoint folder, ``tiny``, an address, or nothing.
+        model: A .zse file, a checkpoint folder, ``tiny``, an address, a repository of the
+            registry, or nothing.
         settings: How an address is reached.
         on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
         context_tokens: Tokens of KV cache that must fit; 0 means 4096, or what the model has.
@@ -61,8 +63,16 @@ def _facts_of(model: str, settings: Settings, *, is_needed: bool) -> ModelFacts 
         if is_needed and model.endswith(SUFFIX):
             raise
         return None  # a name that means something where it is deployed
-    if isinstance(named, HubRepository | RemoteGguf) or (
-        isinstance(named, RemoteFile | OciFile) and not is_needed
-    ):
+    if isinstance(named, HubRepository):
+        return _known_facts(model)
+    if isinstance(named, RemoteGguf) or (isinstance(named, RemoteFile | OciFile) and not is_needed):
         return None  # nothing is downloaded to make a plan
     return read_facts(model, settings) if named else None
+
+
+def _known_facts(repository: str) -> ModelFacts | None:
+    """Return what the registry knows of a repository: nothing is downloaded to make a plan."""
+    try:
+        return find_known(repository).facts
+    except NotFoundError:
+        return None
