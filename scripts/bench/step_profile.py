@@ -17,7 +17,7 @@ from typing import Any
 
 from machine import machine_facts
 
-from zse.backends.gpu.backend import GREEDY
+from zse.backends.gpu.step_maker import GREEDY
 from zse.backends.types import (
     SequenceChunk,
     StepBatch,

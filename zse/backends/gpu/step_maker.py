@@ -1,0 +1,145 @@
+"""How a GPU's steps are made: for a batch, from graphs that were captured, and only rehearsed.
+
+A step is its inputs on the device, scratch memory for its shape and a launcher. What is captured
+reads its inputs from memory of its own; all others share one block, which grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.forward import Step
+from zse.backends.gpu.graphs import CapturedStep, GraphKey, Rehearsal
+from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.scratch import Scratch
+from zse.backends.gpu.step import shape_of
+from zse.backends.gpu.step_inputs import write_inputs
+from zse.backends.gpu.transfers import StagingRing
+from zse.kernels.lm_head_sample.arrays import SamplingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
+    from zse.backends.gpu.model import DeviceModel
+    from zse.backends.gpu.step import StepPlan
+    from zse.device.gpu import Block, Gpu, GraphExec, Stream
+    from zse.kernels.launcher import Launcher
+
+GREEDY = GraphKey("decode", 1, SamplingKind())
+FIRST_SAMPLINGS = (SamplingKind(random=True), SamplingKind(random=True, truncated=True))
+"""How a first request has its tokens chosen that does not ask for the likeliest."""
+
+
+class StepMaker:
+    """Makes the steps of one model, whose GPU is current whenever this is called.
+
+    What a step launches is passed in as ``work``: the model's program; and as ``choose``: what
+    chooses tokens by its logits.
+    """
+
+    def __init__(
+        self, gpu: Gpu, stream: Stream, launcher: Launcher, model: DeviceModel, memory: DeviceMemory
+    ) -> None:
+        self._gpu = gpu
+        self._stream = stream
+        self._launcher = launcher
+        self._model = model
+        self._memory = memory
+        self.limits = model.limits(memory.sequences.cache)
+        self._staging = StagingRing(gpu)
+        self._eager_inputs: Block | None = None
+
+    def begin(self, plan: StepPlan, memory: SequenceMemory) -> Step:
+        """Send the inputs of a step whose operations are then launched one by one."""
+        shape = shape_of(plan, self.limits)
+        length = shape.length_bytes
+        if self._eager_inputs is None or self._eager_inputs.length_bytes < length:
+            if self._eager_inputs is not None:
+                self._eager_inputs.free()  # the driver waits for steps that still read it
+            self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
+        self.send(plan, shape, self._eager_inputs.address)
+        step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
+        # What is told to the host stays in 16 bits.
+        told = plan.wants_hidden and not self._model.plans.deterministic
+        if step.rounding == "tokens":
+            self._model.row_maxima.find(self._launcher)
+        return replace(step, rounding="none") if told else step
+
+    def send(self, plan: StepPlan, shape: InputShape, address: int) -> None:
+        """Send the inputs of a step to where it reads them."""
+        length = shape.length_bytes
+        buffer = self._staging.acquire(length)
+        write_inputs(buffer.view, plan, shape, self.limits)
+        self._staging.send(address, length, self._stream)
+
+    def capture(
+        self, key: GraphKey, work: Callable[[Step], object], choose: Callable[[Step], object]
+    ) -> CapturedStep:
+        """Return a step of one kind that can be repeated; it is not computed."""
+        shape = InputShape(
+            decode_rows=key.rows,
+            rows_follow=key.kind == "verify",
+            sequences=key.rows,
+            table_stride=self.limits.table_stride,
+            windows=len(self.limits.windows),
+            wanted=key.rows,
+            entries=key.entry_room,
+            adapter_tiles=key.adapter_tiles,
+        )
+        inputs = self._gpu.allocate(shape.length_bytes)
+        step = self._step(shape, inputs.address, self._memory.sequences, key.sampling)
+        graph = self._recorded(step, work)
+        choice = self._recorded(step, choose) if key.sampling.masked else None
+        return CapturedStep(graph=graph, choice=choice, inputs=inputs, masks=step.scratch.masks)
+
+    def rehearse_prompt(
+        self, rows: int, work: Callable[[Step], object], choose: Callable[[Step], object]
+    ) -> None:
+        """Load the code that a first prompt of about so many tokens goes through."""
+        is_single = self.limits.all_single
+        tiled_rows = 0 if is_single else rows
+        shape = InputShape(
+            decode_rows=rows - tiled_rows,
+            rows_follow=is_single,
+            prefill_rows=tiled_rows,
+            tiles=-(-tiled_rows // self.limits.tile_queries),
+            runs=1,
+            longest_run=tiled_rows,
+            sequences=rows if is_single else 1,
+            table_stride=self.limits.table_stride,
+            windows=len(self.limits.windows),
+            wanted=int(not self._model.spec.is_encoder),
+        )
+        step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
+        self._rehearsed(step, work)
+        for sampling in FIRST_SAMPLINGS[: shape.wanted * len(FIRST_SAMPLINGS)]:
+            self._rehearsed(replace(step, sampling=sampling), choose)
+
+    def _recorded(self, step: Step, work: Callable[[Step], object]) -> GraphExec:
+        """Return a graph of what some work launches for a step."""
+        rehearsal = self._rehearsed(step, work)  # a stream that is captured loads no code
+        return self._model.passes.capture(self._gpu, self._stream, rehearsal, self._launcher)
+
+    def _rehearsed(self, step: Step, work: Callable[[Step], object]) -> Rehearsal:
+        """Return what some work launches for a step, when the code of all of it is loaded."""
+        rehearsal = Rehearsal(self._launcher.device)
+        with self._model.passes.rehearsing(rehearsal):
+            work(replace(step, launcher=rehearsal))
+        rehearsal.prepare_on(self._launcher)
+        return rehearsal
+
+    def _step(
+        self, shape: InputShape, inputs: int, memory: SequenceMemory, sampling: SamplingKind
+    ) -> Step:
+        return Step(
+            launcher=self._launcher,
+            shape=shape,
+            inputs=shape.arrays_at(inputs),
+            scratch=Scratch(self._memory.scratch, self._model.plans.scratch(shape)),
+            cache=memory.cache,
+            states=memory.states,
+            sampling=sampling,
+            rounding=self._model.plans.rounding(shape),
+        )
