@@ -44,6 +44,7 @@ _FOLDERS: dict[str, Scope] = {
     "/api/stats": "metrics",
     "/api/chat/": "inference",
     "/api/tools": "inference",
+    "/api/rag": "inference",
 }
 
 

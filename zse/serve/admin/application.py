@@ -19,6 +19,7 @@ from zse.serve.admin import (
     analytics,
     audit,
     batching,
+    documents,
     keys,
     models,
     stats,
@@ -49,6 +50,7 @@ _ROUTERS = (
     audit.router,
     keys.router,
     tools.router,
+    documents.router,
     websockets.router,
 )
 

@@ -1,0 +1,100 @@
+"""The libraries of a server, one for each key, opened when first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sqlite3
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from zse.errors import OverloadedError, UsageError
+from zse.serve.documents.library import Library
+from zse.units import size_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zse.serve.state import AppState
+
+LOG = logging.getLogger("zse.serve")
+
+FOLDER = "documents"
+MAX_OPEN = 64
+MAX_READ_AT_ONCE = 2
+"""Each may take a gigabyte of memory."""
+MAX_FOLDER_BYTES = 16 << 30
+"""Of all keys together: beyond it nothing is added."""
+_SHARED = "shared"
+"""Of all who are asked for no key."""
+_OWNER = re.compile(r"[0-9a-zA-Z_-]{1,128}")
+
+
+class Libraries:
+    """Opens libraries; in memory where their folder cannot be written."""
+
+    def __init__(self, state: AppState) -> None:
+        self._folder = state.settings.home.expanduser() / FOLDER
+        self._lock = threading.Lock()
+        self._open: dict[str, Library] = {}
+        self.reading = asyncio.Semaphore(MAX_READ_AT_ONCE)
+        """Held while a document is read."""
+
+    def of(self, owner: str) -> Library:
+        """Return the library of a key; ``owner`` is its id, empty where none is asked for.
+
+        Raises:
+            OverloadedError: Too many keys use theirs at once.
+        """
+        if owner and not _OWNER.fullmatch(owner):
+            raise UsageError("a key's id is made of letters and digits")
+        with self._lock:
+            library = self._open.get(owner)
+            if library is None:
+                if len(self._open) >= MAX_OPEN:
+                    # Others may be in the midst of a search, so the oldest is let go, not closed.
+                    self._open.pop(next(iter(self._open)))
+                library = Library(_connect(self._folder, f"key-{owner}" if owner else _SHARED))
+                self._open[owner] = library
+            return library
+
+    def check_room(self) -> None:
+        """Refuse another document where the libraries of all keys take as much as they may.
+
+        Raises:
+            OverloadedError: They do.
+        """
+        num_bytes = 0
+        with suppress(OSError):
+            num_bytes = sum(entry.stat().st_size for entry in self._folder.iterdir())
+        if num_bytes > MAX_FOLDER_BYTES:
+            most = size_text(MAX_FOLDER_BYTES)
+            raise OverloadedError(f"The documents of all keys take up to {most}; delete some.")
+
+    def close(self) -> None:
+        with self._lock:
+            for library in self._open.values():
+                library.close()
+            self._open.clear()
+
+
+def _connect(folder: Path, name: str) -> sqlite3.Connection:
+    """Return the database of a key, which only this user may read."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{name}.sqlite3"
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        database = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+    except (OSError, sqlite3.Error) as error:
+        LOG.info(
+            "documents are in memory only",
+            extra={"folder": str(folder), "reason": str(error)},
+        )
+        database = sqlite3.connect(":memory:", check_same_thread=False)
+    return database
