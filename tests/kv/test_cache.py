@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zse.kv.cache import BlockTable, KVCache
+from zse.kv.cache import KVCache
+from zse.kv.table import BlockTable
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from zse.kv.cache import BlockTable, KVCache
+from zse.kv.cache import KVCache
 from zse.kv.host_tier import HostTier, digest_behind, digest_of_root
 from zse.kv.prefix import PUBLIC
+from zse.kv.table import BlockTable
 
 SIZE = 4
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zse.errors import EngineError
-from zse.kv.cache import BlockTable, KVCache
+from zse.kv.cache import KVCache
+from zse.kv.table import BlockTable
 from zse.kv.windows import WindowGroup, most_blocks
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from zse.records import record
 
 if TYPE_CHECKING:
-    from zse.kv.cache import BlockTable, KVCache
+    from zse.kv.cache import KVCache
+    from zse.kv.table import BlockTable
 
 
 @record

@@ -32,7 +32,7 @@ from zse.backends.types import MAX_DRAFTS
 from zse.engine.chunks import Room, ScheduledChunk
 from zse.engine.holding import Holding
 from zse.engine.line import WaitingLine
-from zse.kv.cache import BlockTable
+from zse.kv.table import BlockTable
 
 if TYPE_CHECKING:
     from zse.engine.sequence import Sequence

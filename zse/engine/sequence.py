@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zse.backends.types import SampledToken
     from zse.engine.reading import PromptReading, PromptReport
     from zse.engine.request import FinishReason, Request
-    from zse.kv.cache import BlockTable
+    from zse.kv.table import BlockTable
     from zse.text.grammar.state import GrammarState
 
 

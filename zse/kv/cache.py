@@ -11,12 +11,11 @@ a sequence that continues a shared prefix writes into blocks of its own.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zse.kv.blocks import BlockAllocator
 from zse.kv.checkpoints import LEAST_BLOCKS, Checkpoints
-from zse.kv.prefix import RadixTree
+from zse.kv.pool import BlockPool
+from zse.kv.table import BlockTable
 from zse.kv.windows import WindowPool
 
 if TYPE_CHECKING:
@@ -25,28 +24,6 @@ if TYPE_CHECKING:
     from zse.kv.host_tier import HostTier
     from zse.kv.prefix import CachedRun, Namespace
     from zse.kv.windows import WindowGroup, WindowTable
-
-
-_LEAVING_AT_ONCE = 16
-"""Blocks that go to the host together, at the least."""
-
-
-@dataclass(kw_only=True)
-class BlockTable:
-    """The blocks of one sequence, in token order. Only ``KVCache`` changes it."""
-
-    namespace: Namespace = ""
-    """Blocks are shared within it only."""
-    blocks: list[int] = field(default_factory=list)
-    """Block numbers; block i holds tokens [i * block_size, (i + 1) * block_size)."""
-    num_cached: int = 0
-    """Leading blocks that the prefix tree references too."""
-    num_reused_tokens: int = 0
-    """Tokens whose KV was there when the table was made."""
-    restored_from: int | None = None
-    """Checkpoint that its next step starts from; held until then."""
-    windows: tuple[WindowTable, ...] = ()
-    """Its blocks of layers that see only a window, for each group of them."""
 
 
 class KVCache:
@@ -76,11 +53,13 @@ class KVCache:
         self._windows = [WindowPool(group, block_size=block_size) for group in windows]
         self.has_windows = bool(windows)
         """Whether ``cover`` and ``advance`` have anything to do."""
-        self._allocator = BlockAllocator(num_blocks)
-        self._tree = RadixTree(self._allocator, block_size=block_size, on_removal=self._forget)
         # Without a state to go on from, blocks that are kept are of no use.
         self._keeps_prefixes = prefix_cache and num_checkpoints != 0
         self.tier = tier if self._keeps_prefixes else None
+        self._pool = BlockPool(
+            num_blocks, block_size=block_size, tier=self.tier, on_removal=self._forget
+        )
+        self._tree = self._pool.tree
         self._origins: dict[int, str] = {}
         self.restored_hits: Counter[str] = Counter()
         """Tokens that sequences reused of what came from outside, by where it came from."""
@@ -88,12 +67,12 @@ class KVCache:
     @property
     def num_available(self) -> int:
         """Blocks that can be had now: free ones and evictable ones."""
-        return self._allocator.num_free + self._tree.num_evictable
+        return self._pool.num_available
 
     @property
     def num_free(self) -> int:
         """Blocks that nobody uses and that hold nothing."""
-        return self._allocator.num_free
+        return self._pool.num_free
 
     @property
     def num_cached(self) -> int:
@@ -102,7 +81,7 @@ class KVCache:
 
     def free_blocks(self) -> list[list[int]]:
         """Return the blocks of each pool whose content is of no use, ascending; windows' last."""
-        return [self._allocator.free_blocks(), *(pool.free_blocks() for pool in self._windows)]
+        return [self._pool.free_blocks(), *(pool.free_blocks() for pool in self._windows)]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -135,10 +114,10 @@ class KVCache:
             A table with room for all tokens, or None (and nothing taken) when there is no room.
         """
         most = len(token_ids) - 1 if most_reused is None else min(most_reused, len(token_ids) - 1)
-        num_reusable = most // self.block_size
-        reused, source = self._reusable(token_ids, namespace, num_reusable), None
+        whole = token_ids[: most // self.block_size * self.block_size]
+        reused, source = self._reusable(whole, namespace), None
         if parent is not None:
-            num_shared = min(num_parent_tokens // self.block_size, num_reusable)
+            num_shared = min(num_parent_tokens, len(whole)) // self.block_size
             if num_shared > len(reused):
                 reused, source = parent.blocks[:num_shared], parent
         count, checkpoint = self._usable(reused, source)
@@ -147,21 +126,18 @@ class KVCache:
             self._tree.acquire(block)  # first, so that making room cannot evict them
         num_new = self.blocks_for(len(token_ids)) - len(reused)
         has_room = num_new + num_reserved <= self.num_available and self.fits(most_tokens)
-        whole = token_ids[: num_reusable * self.block_size]
-        in_host = self._in_host(whole, reused, namespace) if has_room and source is None else []
-        fresh = self._allocate(num_new) if has_room else None
+        in_host = []
+        if has_room and source is None:
+            in_host = self._pool.in_host(whole, reused, namespace=namespace)
+        fresh = self._pool.allocate(num_new) if has_room else None
         if fresh is None:
-            self._let_go(in_host)
-            for block in reversed(reused):
-                self._tree.release(block)
+            self._pool.let_go(in_host)
+            self._release(reused)
             return None
-        num_reused = len(reused) + self._bring(whole, reused, fresh, in_host)
+        num_reused = len(reused) + self._pool.bring(whole, reused, fresh, in_host)
         if self.checkpoints is not None and checkpoint is not None:
             self.checkpoints.hold(checkpoint)
-        if self._origins:
-            for block in reused:
-                if block in self._origins:
-                    self.restored_hits[self._origins[block]] += self.block_size
+        self._count_restored(reused)
         return BlockTable(
             namespace=namespace,
             blocks=[*reused, *fresh],
@@ -178,7 +154,7 @@ class KVCache:
         num_new = self.blocks_for(num_tokens) - len(table.blocks)
         if num_new <= 0:
             return True
-        fresh = self._allocate(num_new)
+        fresh = self._pool.allocate(num_new)
         if fresh is None:
             return False
         table.blocks.extend(fresh)
@@ -261,10 +237,9 @@ class KVCache:
         reused = self._tree.match(token_ids, namespace=namespace)
         for block in reused:
             self._tree.acquire(block)
-        fresh = self._allocate(self.blocks_for(len(token_ids)) - len(reused))
+        fresh = self._pool.allocate(self.blocks_for(len(token_ids)) - len(reused))
         if fresh is None:
-            for block in reversed(reused):
-                self._tree.release(block)
+            self._release(reused)
             return None
         blocks = [*reused, *fresh]
         end = len(blocks) if has_windows else 0
@@ -326,8 +301,7 @@ class KVCache:
     def close_table(self, table: BlockTable) -> None:
         """Give a table's blocks back; cached ones stay for reuse until evicted."""
         self.state_restored(table)
-        for block in reversed(table.blocks):
-            self._tree.release(block)
+        self._release(table.blocks)
         for pool, own in zip(self._windows, table.windows, strict=False):
             pool.close_table(own)
         table.blocks = []
@@ -336,9 +310,7 @@ class KVCache:
 
     def flush(self) -> int:
         """Forget every prefix that no sequence uses and return the blocks freed."""
-        if self.tier is not None:
-            self.tier.clear()
-        return self._tree.evict(self._tree.num_evictable)
+        return self._pool.flush()
 
     def check_consistency(self, tables: Sequence[BlockTable]) -> None:
         """Prove that ``tables`` and the prefix tree own every used block, and nobody else.
@@ -347,7 +319,7 @@ class KVCache:
             EngineError: A reference count or the free list disagrees.
         """
         owners = [table.blocks for table in tables]
-        self._allocator.check_consistency([*owners, self._tree.blocks()])
+        self._pool.check_consistency(owners)
         if self.checkpoints is not None:
             held = [table.restored_from for table in tables if table.restored_from is not None]
             self.checkpoints.check_consistency(set(self._tree.blocks()), held)
@@ -355,61 +327,19 @@ class KVCache:
             own = [table.windows[number] for table in tables if table.windows]
             pool.check_consistency(own, set(self._tree.blocks()))
 
-    def _evict(self, num_blocks: int) -> None:
-        """Give up blocks; a tier gets them, some at a time, since a copy of several costs less."""
-        if self.tier is None:
-            self._tree.evict(num_blocks)
-            return
-        digests: list[bytes] = []
-        blocks: list[int] = []
+    def _reusable(self, token_ids: Sequence[int], namespace: Namespace) -> list[int]:
+        return self._tree.match(token_ids, namespace=namespace) if self._keeps_prefixes else []
 
-        def leave(digest: bytes, block: int) -> None:
-            digests.append(digest)
-            blocks.append(block)
+    def _release(self, blocks: Sequence[int]) -> None:
+        """Give up blocks of a table, so that ends are given up before beginnings."""
+        for block in reversed(blocks):
+            self._tree.release(block)
 
-        self._tree.evict(max(num_blocks, _LEAVING_AT_ONCE), leave)
-        self.tier.keep(digests, blocks)
-
-    def _in_host(
-        self, token_ids: Sequence[int], reused: Sequence[int], namespace: Namespace
-    ) -> list[tuple[bytes, Namespace]]:
-        """Return which blocks of a text behind its cached ones lie in the host, and hold them."""
-        if self.tier is None:
-            return []
-        found = self._tree.behind(token_ids, reused, namespace=namespace, is_there=self.tier.has)
-        self.tier.hold([digest for digest, _ in found])
-        return found
-
-    def _bring(
-        self,
-        token_ids: Sequence[int],
-        reused: Sequence[int],
-        fresh: Sequence[int],
-        found: Sequence[tuple[bytes, Namespace]],
-    ) -> int:
-        """Have blocks of a new table filled from the host, and cached; return how many."""
-        if self.tier is None or not found:
-            return 0
-        self.tier.bring([digest for digest, _ in found], fresh[: len(found)])
-        self._let_go(found)
-        self.tier.hit_tokens += len(found) * self.block_size
-        size, start, last = self.block_size, len(reused), reused[-1] if reused else None
-        for block, (_, owner) in zip(fresh, found, strict=False):
-            tokens = token_ids[start * size : (start + 1) * size]
-            (last,) = self._tree.insert(tokens, [block], namespace=owner, after=last)
-            start += 1
-        return len(found)
-
-    def _let_go(self, found: Sequence[tuple[bytes, Namespace]]) -> None:
-        if self.tier is not None:
-            self.tier.let_go([digest for digest, _ in found])
-
-    def _reusable(
-        self, token_ids: Sequence[int], namespace: Namespace, num_blocks: int
-    ) -> list[int]:
-        if not self._keeps_prefixes:
-            return []
-        return self._tree.match(token_ids[: num_blocks * self.block_size], namespace=namespace)
+    def _count_restored(self, reused: Sequence[int]) -> None:
+        if self._origins:
+            for block in reused:
+                if block in self._origins:
+                    self.restored_hits[self._origins[block]] += self.block_size
 
     def _usable(self, blocks: Sequence[int], parent: BlockTable | None) -> tuple[int, int | None]:
         """Return how many of a prefix's blocks can be gone on from, and the checkpoint there."""
@@ -436,11 +366,3 @@ class KVCache:
             self.checkpoints.forget(block)
         for pool in self._windows:
             pool.forget(block)
-
-    def _allocate(self, num_blocks: int) -> list[int] | None:
-        missing = num_blocks - self._allocator.num_free
-        if missing > self._tree.num_evictable:
-            return None
-        if missing > 0:
-            self._evict(missing)
-        return self._allocator.allocate(num_blocks)

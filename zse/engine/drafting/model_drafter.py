@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from zse.engine.sequence import Sequence
-    from zse.kv.cache import BlockTable
+    from zse.kv.table import BlockTable
     from zse.models.runner import ModelRunner
 
 _FIRST_RATE = 0.7

@@ -9,9 +9,9 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from zse.engine.core import EngineCore
-    from zse.kv.cache import BlockTable
     from zse.kv.prefix import Namespace
     from zse.kv.prefix_pack import PrefixPack, SavedRun
+    from zse.kv.table import BlockTable
 
 
 @record
