@@ -26,6 +26,9 @@ from zse.tools.texts import TextWork, find, work
         ("max(1, 2, 3) - min(4, 5)", -1),
         ("round(2.567, 2)", 2.57),
         ("factorial(20)", math.factorial(20)),
+        ("factorial(500)", math.factorial(500)),
+        ("round(1234, -2)", 1200),
+        ("round(2.5)", 2),
     ],
 )
 def test_arithmetic(expression, value):
@@ -40,6 +43,7 @@ def test_arithmetic(expression, value):
         "f'{1}'", "max(*[1])", "sin(x=1)", "", "1 +", "1; 2", "1/0", "sqrt(-1)", "(-1) ** 0.5",
         "9**9**9", "10 ** 5000", "factorial(10**6)", "factorial(2.5)", "exp(1000)", "1e308 * 10 // 1",
         "(" * 60 + "1" + ")" * 60, "1+" * 300 + "1", "9" * 501, "sin()", "\x00",
+        "round(7, -99999)", "round(7, -9**99)", "round(7, 1, 1)",
     ],
 )  # fmt: skip
 def test_what_is_no_arithmetic_or_grows_without_end_is_refused(expression):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -59,8 +60,12 @@ def test_a_long_answer_is_cut(port):
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "0.0.0.0", "::ffff:127.0.0.1"],
-)
+    [
+        "127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "0.0.0.0", "::ffff:127.0.0.1",
+        "64:ff9b::a00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::127.0.0.1", "::ffff:0:10.0.0.1",
+        "fec0::1", "224.0.0.1", "ff0e::1",
+    ],
+)  # fmt: skip
 def test_a_name_of_a_private_network_is_not_asked(address):
     with pytest.raises(ToolError, match="private network"):
         fetch("http://a.example/", ("a.example",), lambda *_: [PUBLIC, address])
@@ -99,3 +104,39 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(monkeypatch):
     with pytest.raises(ToolError, match="no answer"):
         fetch("http://a.example/", ("a.example",), lambda *_: next(answers))
     assert asked == [(PUBLIC, 80)]
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_who_sends_a_byte_now_and_then_keeps_nobody(part):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        has_ended = threading.Event()
+
+        def drip():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                start = b"HTTP/1.1 200 OK\r\nx: "
+                connection.sendall(start if part == "head" else start + b"\r\n\r\n")
+                try:
+                    while not has_ended.wait(0.05):
+                        connection.sendall(b"x")
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        name = f"127.0.0.1:{listener.getsockname()[1]}"
+        answers = []
+
+        def ask():
+            try:
+                answers.append(fetch(f"http://{name}/", (name,), here, seconds=0.2))
+            except ToolError as error:
+                answers.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(5)
+        has_ended.set()
+        thread.join(5)
+        assert isinstance(answers[0], ToolError)

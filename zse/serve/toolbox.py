@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from zse.tools.builtin import builtin_tools
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from zse.serve.state import AppState
     from zse.tools.registry import ToolResult
 
+_MOST_AT_ONCE = 8
 _LOG = logging.getLogger("zse.serve.tools")
 
 
@@ -33,6 +35,8 @@ class Toolbox:
             ToolLimits(timeout_seconds=options.timeout_seconds),
         )
         self.rounds = options.rounds
+        # Of its own: whoever waits for tools keeps nothing else of the server waiting.
+        self._waiting = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="zse-toolbox")
 
     async def run(
         self, name: str, arguments: object, *, request_id: str, key_name: str
@@ -46,7 +50,9 @@ class Toolbox:
         Raises:
             UsageError: There is no such tool.
         """
-        result = await asyncio.to_thread(self.registry.execute, name, arguments)
+        loop = asyncio.get_running_loop()
+        execute = self.registry.execute
+        result = await loop.run_in_executor(self._waiting, execute, name, arguments)
         _LOG.info(
             "a tool ran",
             extra={

@@ -21,6 +21,8 @@ _MOST_NESTING = 40
 _MOST_BITS = 4096
 """Of a whole number, on the way as at the end."""
 _MOST_FACTORIAL = 500
+_MOST_DIGITS = 400
+"""That something is rounded to: no number with a fraction has more."""
 
 _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
@@ -73,7 +75,7 @@ def compute(expression: str) -> Number:
         raise ToolError(f"{expression!r} divides by zero") from None
     except OverflowError:
         raise ToolError(f"{expression!r} is too large") from None
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ToolError(f"{expression!r} is too large")
     return value
 
@@ -123,6 +125,15 @@ def _factorial(number: Number) -> int:
     return math.factorial(number)
 
 
+def _rounded(number: Number, digits: Number | None = None) -> Number:
+    """Round; a whole number is divided by a power of ten that has as many digits."""
+    if digits is None:
+        return round(number)
+    if not isinstance(digits, int) or abs(digits) > _MOST_DIGITS:
+        raise ToolError(f"round takes a whole number of digits, {_MOST_DIGITS} at most")
+    return round(number, digits)
+
+
 def _bounded(value: Number) -> Number:
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         raise ToolError(f"a number has more than {_MOST_BITS} bits")
@@ -151,7 +162,7 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "min": min,
     "pow": _power,
     "radians": math.radians,
-    "round": round,
+    "round": _rounded,
     "sin": math.sin,
     "sinh": math.sinh,
     "sqrt": math.sqrt,

@@ -10,6 +10,8 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 65_536
 _TIMEOUT_SECONDS = 8.0
+"""For all of an answer: who sends a byte now and then keeps nobody longer."""
 _PORTS = {"http": 80, "https": 443}
+_AROUND_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+"""Where the last 32 bits are an IPv4 address: of NAT64, and of forms that are no longer used."""
 
 
 class Address(msgspec.Struct):
@@ -49,8 +54,10 @@ def http_get(hosts: Iterable[str], *, resolve: Resolve | None = None) -> Tool:
     )
 
 
-def fetch(url: str, allowed: tuple[str, ...], resolve: Resolve) -> dict[str, object]:
-    """Return the status, the type and the text of what lies at an address.
+def fetch(
+    url: str, allowed: tuple[str, ...], resolve: Resolve, *, seconds: float = _TIMEOUT_SECONDS
+) -> dict[str, object]:
+    """Return the status, the type and the text of what lies at an address, within some seconds.
 
     Raises:
         ToolError: The address may not be asked, or nobody answers.
@@ -58,8 +65,12 @@ def fetch(url: str, allowed: tuple[str, ...], resolve: Resolve) -> dict[str, obj
     parts = _checked(url, allowed)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     target = _public_address(host, port, allowed, resolve)
-    connection = _Pinned(host, port, target, is_secure=parts.scheme == "https")
+    connection = _Pinned(host, port, target, seconds, is_secure=parts.scheme == "https")
     path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+    clock = threading.Timer(seconds, connection.cut)
+    clock.daemon = True
+    clock.start()
+    response = None
     try:
         connection.request("GET", path, headers={"user-agent": "zse", "accept": "text/*, */*"})
         response = connection.getresponse()
@@ -67,7 +78,12 @@ def fetch(url: str, allowed: tuple[str, ...], resolve: Resolve) -> dict[str, obj
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         raise ToolError(f"no answer from {host}: {type(error).__name__}") from None
     finally:
+        clock.cancel()
+        if response is not None:
+            response.close()
         connection.close()
+    if connection.is_cut:
+        raise ToolError(f"no answer from {host} within {seconds:g} s")
     told: dict[str, object] = {
         "status": response.status,
         "type": response.headers.get("content-type", ""),
@@ -109,11 +125,25 @@ def _public_address(host: str, port: int, allowed: tuple[str, ...], resolve: Res
     is_named = host in allowed or f"{host}:{port}" in allowed
     for address in found:
         is_literal = address == host
-        if not ipaddress.ip_address(address).is_global and not (is_literal and is_named):
+        if not _is_public(address) and not (is_literal and is_named):
             raise ToolError(f"{host!r} is an address of a private network")
     if not found:
         raise ToolError(f"there is no host {host!r}")
     return found[0]
+
+
+def _is_public(address: str) -> bool:
+    """Tell whether an address is one of the public network, and leads to no other one."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and any(found in network for network in _AROUND_IPV4):
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            return _is_public(str(inner))
+        if found.is_site_local:
+            return False
+    return found.is_global and not found.is_multicast
 
 
 def _addresses(host: str, port: int) -> list[str]:
@@ -122,16 +152,34 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 class _Pinned(http.client.HTTPConnection):
-    """A connection to one address, which speaks of a host by its name."""
+    """A connection to one address, which speaks of a host by its name, and can be cut."""
 
-    def __init__(self, host: str, port: int, address: str, *, is_secure: bool) -> None:
-        super().__init__(host, port, timeout=_TIMEOUT_SECONDS)
+    def __init__(
+        self, host: str, port: int, address: str, seconds: float, *, is_secure: bool
+    ) -> None:
+        super().__init__(host, port, timeout=seconds)
         self._address = address
         self._is_secure = is_secure
+        self._plain: socket.socket | None = None
+        """Stays known where an answer has taken the connection over."""
+        self.is_cut = False
         self.default_port = _PORTS["https" if is_secure else "http"]
 
     def connect(self) -> None:
         plain = socket.create_connection((self._address, self.port), self.timeout)
-        self.sock = plain
+        self.sock = self._plain = plain
         if self._is_secure:
-            self.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=self.host)
+            secure = ssl.create_default_context().wrap_socket(
+                plain, server_hostname=self.host, do_handshake_on_connect=False
+            )
+            self.sock = self._plain = secure
+            secure.do_handshake()
+        if self.is_cut:
+            self.cut()
+
+    def cut(self) -> None:
+        """End it, whoever waits for it, from another thread."""
+        self.is_cut = True
+        if self._plain is not None:
+            with suppress(OSError):  # not TLS's own farewell, which another thread's read is in
+                socket.socket.shutdown(self._plain, socket.SHUT_RDWR)

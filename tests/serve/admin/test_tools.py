@@ -48,3 +48,11 @@ def test_without_tools_nothing_is_a_call(call):
 def test_an_unknown_field_is_refused(call, check_error):
     response = call("POST", "/api/tools/parse", json={"text": "", "texts": ""})
     check_error(response, 400, param="texts")
+
+
+def test_more_calls_than_an_answer_may_have_are_not_run(tools, check_error):
+    assert (
+        len(tools("POST", "/api/tools/process", json={"text": TEXT * 16}).json()["results"]) == 16
+    )
+    response = tools("POST", "/api/tools/process", json={"text": TEXT * 17})
+    check_error(response, 400, param="text")

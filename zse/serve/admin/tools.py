@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -18,6 +19,8 @@ from zse.text.pieces import CallOpening, Said, Thought
 router = APIRouter(prefix="/api/tools", tags=["tools"], dependencies=[Depends(Guard("inference"))])
 
 MOST_TEXT = 262_144
+MOST_CALLS = 16
+"""That one request has run."""
 _Text = Annotated[str, Field(max_length=MOST_TEXT)]
 
 
@@ -101,7 +104,11 @@ def parse_text(request: Request, body: WrittenText) -> ReadText:
 
 @router.post("/process", summary="Find the calls in what a model wrote, and run them.")
 async def process_text(request: Request, body: WrittenText) -> ProcessedText:
-    read = _read(request, body)
+    read = await asyncio.to_thread(_read, request, body)
+    if len(read.calls) > MOST_CALLS:
+        raise InvalidParameterError(
+            f"The text has {len(read.calls)} calls, at most {MOST_CALLS} are run.", param="text"
+        )
     results = [await _run(request, call.name, call.arguments) for call in read.calls]
     return ProcessedText(**read.model_dump(), results=results)
 
