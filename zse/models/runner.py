@@ -6,11 +6,11 @@ import logging
 import os
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
 from zse.backends.operations import KeepsInHost, Pooler, Retainable
-from zse.backends.types import LOGITS_ROWS, FinishedStep, SequenceChunk, StepBatch, kind_of
+from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.phases import Phases, no_phases
 from zse.errors import (
     ContextLengthError,
@@ -20,12 +20,12 @@ from zse.errors import (
     UsageError,
 )
 from zse.format import ZSEReader
-from zse.models.decoder import forward_of, logits_of, vectors_of
+from zse.models.decoder import forward_of
 from zse.models.families import read_header
 from zse.option import with_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from zse.backends.adapters import AdapterWeights
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.handles import Handle
     from zse.backends.kv_images import KVImages
-    from zse.backends.operations import Backend, Cache, PendingStep
+    from zse.backends.operations import Backend, PendingStep
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from zse.stream.weights import StreamFacts
 
 _LOG = logging.getLogger("zse.models")
-_TOGETHER_TOKENS = 4096
-"""Tokens of texts that an encoder reads at once, unless one text alone has more."""
 
 
 class ModelRunner:
@@ -171,17 +169,12 @@ class ModelRunner:
             raise InvalidParameterError("logits of no tokens were asked for", param="token_ids")
         if count > self.max_position:
             raise ContextLengthError(f"{count} tokens are more than the {self.max_position} taken")
-        num_blocks = -(-count // self.block_size)
-        parts: list[Any] = []
+        from zse.models.outside import logits_outside
+
         with self._lock:
             if self._crew is not None:
                 self._crew.logits(token_ids, chunk_tokens)
-            cache = self._backend.new_cache(num_blocks)
-            try:
-                self._logits_into(parts, cache, token_ids, chunk_tokens, adapter)
-            finally:
-                self._backend.release_cache(cache)
-            return self._backend.join_rows(parts)
+            return logits_outside(self._backend, self._computed, token_ids, chunk_tokens, adapter)
 
     def vectors(
         self,
@@ -200,47 +193,19 @@ class ModelRunner:
         Raises:
             UnsupportedModelError: The model is no encoder, or its backend computes none.
         """
+        from zse.models.outside import batches_of_texts, vectors_outside
+
         backend = self._backend
         if not self.spec.is_encoder or not isinstance(backend, Pooler):
             raise UnsupportedModelError("this model on this device makes no vectors of whole texts")
         types = self.spec.embedding.token_types
-        tells_pairs = bool(second_from) and types is not None and types.shape[0] > 1
+        if types is None or types.shape[0] <= 1:
+            second_from = ()  # the model does not tell the texts of a pair apart
         found: list[Sequence[float]] = []
-        for batch in _batches(texts):
-            chunks, num_blocks = [], 0
-            for place in batch:
-                text, second = texts[place], second_from[place] if tells_pairs else None
-                end = num_blocks + -(-len(text) // self.block_size)
-                blocks, num_blocks = range(num_blocks, end), end
-                chunk = SequenceChunk(0, list(text), 0, blocks, "prefill", second_from=second)
-                chunks.append(chunk)
+        for batch in batches_of_texts(texts, second_from, block_size=self.block_size):
             with self._lock:
-                cache = backend.new_cache(num_blocks)
-                try:
-                    step = backend.begin(
-                        StepBatch(chunks=chunks, sampling=[()] * len(chunks)), cache
-                    )
-                    found += vectors_of(backend, self.spec, step, pooling)
-                finally:
-                    backend.release_cache(cache)
+                found += vectors_outside(backend, self.spec, batch, pooling)
         return found
-
-    def _logits_into(
-        self,
-        parts: list[Any],
-        cache: Cache,
-        token_ids: Sequence[int],
-        chunk_tokens: int,
-        adapter: Handle | None,
-    ) -> None:
-        blocks = range(-(-len(token_ids) // self.block_size))
-        for start in range(0, len(token_ids), chunk_tokens):
-            piece = list(token_ids[start : start + chunk_tokens])
-            chunk = SequenceChunk(
-                0, piece, start, blocks, kind_of(len(piece)), wants_logits=True, adapter=adapter
-            )
-            step = self._backend.begin(StepBatch(chunks=[chunk], sampling=[()]), cache)
-            parts.append(logits_of(self._backend, self._computed, step))
 
     @property
     def kv_images(self) -> KVImages:
@@ -340,18 +305,6 @@ class ModelRunner:
         """Give the memory back; the runner cannot be used afterwards."""
         with self._lock:
             self._owned.close()
-
-
-def _batches(texts: Sequence[Sequence[int]]) -> Iterator[range]:
-    """Yield the places of texts that are read together: each whole, of so many tokens."""
-    first = num_tokens = 0
-    for place, text in enumerate(texts):
-        if place > first and num_tokens + len(text) > _TOGETHER_TOKENS:
-            yield range(first, place)
-            first, num_tokens = place, 0
-        num_tokens += len(text)
-    if texts:
-        yield range(first, len(texts))
 
 
 def load_runner(
