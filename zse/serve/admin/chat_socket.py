@@ -130,9 +130,11 @@ class ChatSocket:
             await account.limits.admit(account.caller)
         try:
             body, _ = await with_body(request, read_request, mapping, ChatRequest)
-            model, turn = await turns_for(request, mapping, body)
+            opened = await turns_for(request, mapping, body)
+            turn = opened.turn
             async with aclosing(turn.events()) as events:
-                await self._tell({"type": "start", "id": answer_id, "model": model.name})
+                start = {"type": "start", "id": answer_id, "model": opened.model.name}
+                await self._tell({**start, **opened.told})
                 async for event in events:
                     await self._tell({**_told(event), "id": answer_id})
             await self._tell({"type": "done", "id": answer_id, "usage": turn.usage()})

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zse.records import record
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import answer, answer_head, read_body
 from zse.serve.http.streaming import DONE
@@ -34,36 +35,61 @@ async def create_chat_completion(request: Request) -> ASGIApp:
 
 async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     body, ignored = await with_body(request, read_request, mapping, ChatRequest)
-    model, turn = await turns_for(request, mapping, body)
+    opened = await turns_for(request, mapping, body)
+    model, turn = opened.model, opened.turn
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     return await answer(
         request,
         body,
         answer_head(kind, "chatcmpl", model),
         ignored=[*ignored, *without_effect(body, model)],
-        frames=partial(_frames, body, turn),
-        collect=partial(_collect, body, turn, model),
+        frames=partial(_frames, body, opened),
+        collect=partial(_collect, body, opened),
         usage=turn.usage,
     )
 
 
-async def turns_for(
-    request: Request, mapping: dict[str, Any], body: ChatRequest
-) -> tuple[LoadedModel, Turn | ToolTurns]:
-    """Return what answers a conversation: a turn, or several where the server runs tools.
+@record
+class Opened:
+    """A conversation that is being answered."""
+
+    model: LoadedModel
+    turn: Turn | ToolTurns
+    """Several where the server runs tools."""
+    sources: list[dict[str, Any]] | None = None
+    """Excerpts of documents that the model was given; None where none were asked for."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Return what an answer tells of its documents."""
+        return {} if self.sources is None else {"documents": self.sources}
+
+
+async def turns_for(request: Request, mapping: dict[str, Any], body: ChatRequest) -> Opened:
+    """Let a conversation in.
 
     Raises:
-        ZSEError: As ``open_turn`` and ``open_tool_turns``.
+        ZSEError: As ``open_turn``, ``open_tool_turns`` and ``cite``.
     """
-    if not body.server_tools:
-        return await open_turn(request, mapping, body)
-    from zse.serve.openai.tool_turns import open_tool_turns
+    sources = None
+    if body.documents:
+        from zse.serve.openai.cited import cite
 
-    return await open_tool_turns(request, mapping, body)
+        cited = await cite(request, mapping, body)
+        mapping, body, sources = cited.mapping, cited.body, cited.sources
+    turn: Turn | ToolTurns
+    if body.server_tools:
+        from zse.serve.openai.tool_turns import open_tool_turns
+
+        model, turn = await open_tool_turns(request, mapping, body)
+    else:
+        model, turn = await open_turn(request, mapping, body)
+    return Opened(model=model, turn=turn, sources=sources)
 
 
-async def _collect(body: ChatRequest, turn: Turn | ToolTurns, model: LoadedModel) -> dict[str, Any]:
-    choices = [_whole(i, choice, body) for i, choice in enumerate(await turn.answers())]
+async def _collect(body: ChatRequest, opened: Opened) -> dict[str, Any]:
+    turn, model = opened.turn, opened.model
+    choices = [_whole(i, choice, body, opened) for i, choice in enumerate(await turn.answers())]
     rest = {"choices": choices, "usage": turn.usage()}
     if turn.report is not None:  # a long prompt has many log-probabilities
         told = await asyncio.to_thread(prompt_logprobs, model.tokenizer, turn.report.tokens)
@@ -71,9 +97,10 @@ async def _collect(body: ChatRequest, turn: Turn | ToolTurns, model: LoadedModel
     return rest
 
 
-def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
+def _whole(index: int, choice: Answer, body: ChatRequest, opened: Opened) -> dict[str, Any]:
     text = echo_of(body) + choice.text
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    message |= opened.told
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     if choice.calls:
@@ -94,9 +121,9 @@ def _whole(index: int, choice: Answer, body: ChatRequest) -> dict[str, Any]:
 
 
 async def _frames(
-    body: ChatRequest, turn: Turn | ToolTurns, writer: ChunkWriter, sink: FrameSink | None
+    body: ChatRequest, opened: Opened, writer: ChunkWriter, sink: FrameSink | None
 ) -> AsyncGenerator[bytes, None]:
-    streamed = _Streamed(body, writer)
+    turn, streamed = opened.turn, _Streamed(body, writer, opened.told)
     turn.shorten(sink, streamed.frames)
     async with aclosing(turn.events()) as events:
         async for event in events:
@@ -110,8 +137,9 @@ async def _frames(
 class _Streamed:
     """The choices of a stream."""
 
-    def __init__(self, body: ChatRequest, writer: ChunkWriter) -> None:
+    def __init__(self, body: ChatRequest, writer: ChunkWriter, told: dict[str, Any]) -> None:
         self._body = body
+        self._told = told
         self._writer = writer
         self._opened: set[int] = set()
 
@@ -130,7 +158,7 @@ class _Streamed:
     def _opening(self, index: int) -> list[bytes]:
         """Return what a choice begins with: its role, and what is echoed."""
         self._opened.add(index)
-        opening = {"role": "assistant", "content": "", "refusal": None}
+        opening = {"role": "assistant", "content": "", "refusal": None, **self._told}
         frames = [_chunk(self._writer, index, opening)]
         if echo := echo_of(self._body):
             frames.append(self._writer.chat_text(index, echo))

@@ -108,6 +108,19 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """Every chunk says what has been used so far."""
 
 
+class DocumentsAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How the documents of a key are searched for what answers a question."""
+
+    top_k: int = 5
+    """Excerpts at most."""
+    ids: list[str] | None = None
+    """Documents to look in; all without it."""
+    max_characters: int | None = None
+    """Of the excerpts together; never more than half of the model's context."""
+    embedder: str | None = None
+    """As in a search."""
+
+
 class GenerationFields(msgspec.Struct, kw_only=True):
     """Fields that chat and text completions share."""
 
@@ -180,6 +193,8 @@ class ChatRequest(GenerationFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     server_tools: bool | list[str] | None = None
     """Tools that the server runs itself and whose results the answer goes on with: all, or some."""
+    documents: bool | DocumentsAsked | None = None
+    """Excerpts of the key's documents are given to the model with the last question."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
