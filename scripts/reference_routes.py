@@ -61,8 +61,10 @@ def _operation(operation: Schema, told: dict[str, None]) -> Iterator[str]:
     yield operation["summary"]
     yield ""
     if "requestBody" in operation:
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        yield f"- body: {_type(schema, told)}"
+        ((media_type, body),) = operation["requestBody"]["content"].items()
+        kind = "" if media_type == "application/json" else f"`{media_type}` of "
+        fields = ", ".join(f"`{name}`" for name in body["schema"].get("properties", ()))
+        yield f"- body: {kind}{fields if kind else _type(body['schema'], told)}"
     for parameter in operation.get("parameters", ()):
         schema = parameter["schema"]
         text = f"- `{parameter['name']}` in the {parameter['in']}: {_type(schema, told)}"
