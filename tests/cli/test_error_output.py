@@ -49,7 +49,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
         (
             "serve --prot 1",
             "no such option '--prot'",
-            "Did you mean --port or --host? See `zse serve --help`.",
+            "Did you mean --port? See `zse serve --help`.",
         ),
         (
             "serve tiny --api-key x",

@@ -61,7 +61,9 @@ def memory(served):
 def test_an_adapter_of_the_start_answers_and_others_come_and_go(served, folder):
     ask(served, "one")
     assert load(served, folder, "two", "two").status_code == 200
-    ask(served, "two")
+    for _ in range(2):  # the first answer of a kind may be launched as it is, the next is captured
+        for name in ("two", "default"):
+            ask(served, name)
     before = memory(served)
     for _ in range(10):
         assert load(served, folder, "more", "large").status_code == 200

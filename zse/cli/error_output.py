@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import TYPE_CHECKING
 
 import typer
@@ -82,7 +82,7 @@ def _settings() -> Settings:
 _OTHERS_OPTIONS = {
     "--api-key": "Make one with `zse api-key create NAME`, or put it into ZSE_API_KEYS.",
     "--chat-template": "It goes into the .zse file: zse convert MODEL --chat-template FILE.",
-    "--tensor-parallel-size": "A model runs on one GPU: `zse hardware` says what fits.",
+    "--tensor-parallel-size": "Here it is --tensor-parallel N, of zse serve and benchmark.",
 }
 """Options that servers of others have, and what leads on here, in commands without them."""
 
@@ -116,9 +116,13 @@ def _option_hint(failure: typed.NoSuchOption, context: Context, words: Sequence[
             return f"{called} is an argument, not an option: {context.command_path} {value}"
     if name in _OTHERS_OPTIONS:
         return _OTHERS_OPTIONS[name]
-    close = failure.possibilities or []
+    close = _nearest(name, failure.possibilities or [])
     meant = f"Did you mean {' or '.join(close)}? " if close else ""
     return f"{meant}See `{context.command_path} --help`."
+
+
+_NEAR = 0.1
+"""How much less alike two words may be than the most alike two, to be meant as well."""
 
 
 def _value_after(option: str, words: Sequence[str]) -> str:
@@ -130,7 +134,14 @@ def _value_after(option: str, words: Sequence[str]) -> str:
     return ""
 
 
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Return what is as near to a word as the nearest is, or nearly."""
+    close = get_close_matches(name, known, n=2)
+    ratios = [SequenceMatcher(None, each, name).ratio() for each in close]
+    return [each for each, ratio in zip(close, ratios, strict=True) if ratio > ratios[0] - _NEAR]
+
+
 def _command_hint(name: str, context: Context, group: TyperGroup) -> str:
-    close = get_close_matches(name, group.list_commands(context), n=2)
+    close = _nearest(name, group.list_commands(context))
     meant = " or ".join(f"`{context.command_path} {each}`" for each in close)
     return f"Did you mean {meant}?" if close else f"See `{context.command_path} --help`."
