@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import socket
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from zse.errors import MeshError
 from zse.mesh.batches import WireBatch, WireChunk, WireRow, read_batch, write_batch
 from zse.mesh.codecs import Codec
 from zse.mesh.finding import Finder
+from zse.mesh.handshake import Introduction, caller_of
 from zse.mesh.messages import AskFacts, AskOpen, Done, Facts, Order, StepHead, decode, decode_ask
 from zse.mesh.node import Node, NodeSetup
 from zse.mesh.peers import Peers
@@ -24,6 +27,30 @@ def test_a_node_of_another_secret_is_named_with_what_to_do(make_mesh):
     mesh.nodes["other"] = Node(other, lambda: None, lambda _: None).start()
     with pytest.raises(MeshError, match=r"1 of 2 nodes are there: .*does not know the secret"):
         mesh.join(wait_seconds=0.2)
+
+
+def test_a_moment_without_descriptors_does_not_end_a_node(make_mesh, monkeypatch):
+    class FullAtFirst(socket.socket):
+        is_full = True
+
+        def accept(self):
+            if self.is_full:
+                self.is_full = False
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    def listen(address, **_):
+        listener = FullAtFirst()
+        listener.bind(address)
+        listener.listen()
+        return listener
+
+    monkeypatch.setattr("zse.mesh.node.socket.create_server", listen)
+    mesh = make_mesh(1)
+    call = caller_of(mesh.nodes["n0"]._setup.secret, Introduction("", "survey"))
+    call(mesh.nodes["n0"].address, 5.0).socket.close()
+    mesh.nodes["n0"].close()
+    mesh.nodes["n0"].wait()
 
 
 def test_a_node_of_another_version_is_refused(make_mesh):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import subprocess
@@ -118,6 +119,48 @@ def test_more_connections_than_allowed_are_told_to_come_again(sharing):
         assert third.recv(4096).startswith(b"HTTP/1.1 503")
     for connection in held:
         connection.close()
+
+
+def test_who_sends_a_byte_now_and_then_holds_no_place(sharing, monkeypatch):
+    monkeypatch.setattr("zse.serve.sharing._FIRST_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", sharing.port), timeout=0.05) as connection:
+        for _ in range(100):
+            try:
+                connection.sendall(b"x")
+                if connection.recv(1) == b"":
+                    return
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                return
+    pytest.fail("it was let go on")
+
+
+def test_a_moment_without_descriptors_does_not_end_it(file, monkeypatch):
+    monkeypatch.setattr("zse.serve.sharing.bind_socket", lambda *_: FullAtFirst())
+    with ZSEReader(file) as reader:
+        found = Sharing(
+            reader.share_file(), "0" * 64, host="127.0.0.1", port=0, secret=SECRET
+        )  # fmt: skip
+    try:
+        assert say(found, request(found, 0, 10)).split(b" ")[1] == b"206"
+    finally:
+        found.close()
+
+
+class FullAtFirst(socket.socket):
+    """Listens, and cannot take the first connection at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.bind(("127.0.0.1", 0))
+        self._is_full = True
+
+    def accept(self):
+        if self._is_full:
+            self._is_full = False
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
 
 
 class Replicas:

@@ -56,6 +56,8 @@ _IDLE_SECONDS = 0.02
 """Without work for so long, what a standby lacks is sent."""
 _SILENT_SECONDS = 0.25
 _MOST_PENDING_CALLERS = 64
+_PAUSE_SECONDS = 0.1
+"""Before the next look where a caller could not be taken, as when descriptors have run out."""
 
 
 @record
@@ -97,6 +99,7 @@ class Node:
         self._listener = socket.create_server((setup.host, setup.port), backlog=128)
         host, port = self._listener.getsockname()[:2]
         self.address = setup.advertised or f"{host}:{port}"
+        self._is_closed = False
         self._callers = threading.BoundedSemaphore(_MOST_PENDING_CALLERS)
         self._outgoing = Outgoing(self._call)
         self._threads = [
@@ -111,6 +114,7 @@ class Node:
 
     def close(self) -> None:
         """Leave: peers see their connections end."""
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -134,15 +138,21 @@ class Node:
         return caller_of(self._setup.secret, own)(address, seconds)
 
     def _accept(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
+                time.sleep(0 if self._is_closed else _PAUSE_SECONDS)
+                continue
             if not self._callers.acquire(blocking=False):
                 connection.close()
                 continue
-            threading.Thread(target=self._welcome, args=(connection,), daemon=True).start()
+            thread = threading.Thread(target=self._welcome, args=(connection,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                connection.close()
+                self._callers.release()
 
     def _welcome(self, connection: socket.socket) -> None:
         try:

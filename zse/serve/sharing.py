@@ -40,7 +40,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 IDLE_SECONDS = 30.0
 """How long a connection may say nothing, or take nothing."""
+_FIRST_SECONDS = 5.0
+"""Within which a connection must have asked once: until then it may be anybody's."""
 _BUSY_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+"""Before the next look where a connection could not be taken, as when descriptors have run out."""
 _MOST_TURNED_AWAY = 32
 _MAX_HEAD_BYTES = 8192
 _PIECE_BYTES = 1 << 20
@@ -150,7 +154,8 @@ class Sharing:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                break
+                time.sleep(0 if self._is_closed else _PAUSE_SECONDS)
+                continue
             room = next((each for each in self._rooms if each.acquire(blocking=False)), None)
             if room is None:
                 connection.close()
@@ -187,19 +192,20 @@ class Sharing:
             connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _TRAFFIC_CLASS)
         file = self._file.share()  # whose number stays its own until the last piece is sent
         try:
-            connection.settimeout(IDLE_SECONDS)
             # Or the end of each range waits for the other side's late acknowledgement.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while not self._is_closed and self._answer(connection, file.fd):
-                pass
+            seconds = _FIRST_SECONDS
+            while not self._is_closed and self._answer(connection, file.fd, seconds):
+                seconds = IDLE_SECONDS
         finally:
             file.close()
 
-    def _answer(self, connection: socket.socket, file: int) -> bool:
-        """Answer one request; return whether another may follow."""
-        head = _read_head(connection)
+    def _answer(self, connection: socket.socket, file: int, seconds: float) -> bool:
+        """Answer one request, which comes within some seconds; return whether another may."""
+        head = _read_head(connection, seconds)
         if not head:
             return False
+        connection.settimeout(IDLE_SECONDS)
         first_line, _, lines = head.partition("\r\n")
         request = _REQUEST.fullmatch(first_line)
         headers = _headers_of(lines)
@@ -251,8 +257,7 @@ class Sharing:
 
     def _turn_away(self, connection: socket.socket) -> None:
         """Say that there is no room, when the request is read: else it would be a broken line."""
-        connection.settimeout(_BUSY_SECONDS)
-        _read_head(connection)
+        _read_head(connection, _BUSY_SECONDS)
         _refuse(connection, 503, "Busy", "Retry-After: 1\r\n")
 
     def _end(self, connection: socket.socket, room: threading.Semaphore) -> None:
@@ -301,10 +306,18 @@ def _wait_until_writable(connection: socket.socket) -> None:
         raise TimeoutError("nothing was taken")
 
 
-def _read_head(connection: socket.socket) -> str:
-    """Return the lines before a request's end; empty where the connection ends."""
-    data = b""
+def _read_head(connection: socket.socket, seconds: float) -> str:
+    """Return the lines before a request's end; empty where the connection ends.
+
+    Raises:
+        TimeoutError: They did not come within some seconds, all of them together.
+    """
+    data, deadline = b"", time.monotonic() + seconds
     while b"\r\n\r\n" not in data:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("a request does not end")
+        connection.settimeout(left)
         more = connection.recv(_MAX_HEAD_BYTES)
         data += more
         if not more or len(data) > _MAX_HEAD_BYTES:
