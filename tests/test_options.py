@@ -56,6 +56,12 @@ def test_a_value_out_of_range_is_refused_under_the_name_it_was_given(values, wor
         load_options(**values)
 
 
+def test_gpus_without_ranks_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="--gpus 1 is given, and one device"):
+        load_options(gpus="1")
+    assert load_options(gpus="1,0", tensor_parallel=2).ranks.gpus == "1,0"
+
+
 @pytest.mark.parametrize("wide", ["exact_activations", "deterministic"])
 def test_products_of_eight_bits_are_refused_by_name_where_they_would_be_of_sixteen(wide) -> None:
     flag = f"--{wide.replace('_', '-')}"

@@ -223,6 +223,14 @@ class RankOptions(Checked):
         least=1.0,
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gpus and self.tensor_parallel == 1:
+            raise UsageError(
+                f"--gpus {self.gpus} is given, and one device computes the model",
+                hint="Say how many do by --tensor-parallel, or name the one by --device cuda:N.",
+            )
+
 
 @record
 class StreamOptions(Checked):

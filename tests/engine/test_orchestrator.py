@@ -115,6 +115,15 @@ def test_several_gpus_take_what_does_not_fit_into_one(monkeypatch, tmp_path):
         IntelligenceOrchestrator.multi_gpu(tmp_path)
 
 
+def test_one_gpu_that_is_named_is_the_one(monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(WELL_KNOWN["qwen2.5-72b"]))
+    monkeypatch.setattr(orchestrator, "survey_cuda", lambda: gpus_with(1 << 30, 90 << 30))
+    given = {}
+    monkeypatch.setattr(orchestrator, "LLM", lambda *_, **options: given.update(options))
+    IntelligenceOrchestrator.multi_gpu(tmp_path, gpu_ids=[1]).load()
+    assert (given["device"], given["tensor_parallel"], given["gpus"]) == ("cuda:1", 1, "")
+
+
 def test_without_a_gpu_there_is_the_host_s_memory(monkeypatch):
     survey = CudaSurvey(driver_version="", gpus=(), problem=None)
     monkeypatch.setattr(orchestrator, "survey_cuda", lambda: survey)

@@ -26,6 +26,9 @@ def test_the_front_computes_nothing_itself(monkeypatch):
         ({"sleep_after": 5.0}, "--sleep-after"),
         ({"lora": ["a=b"]}, "--lora"),
         ({"speculate": "model", "draft_model": "tiny"}, "--speculate model"),
+        ({"draft_model": "tiny"}, "--draft-model"),
+        ({"prefix_store": "folder"}, "--prefix-store"),
+        ({"prefix_host_gib": 1.0}, "--prefix-host-gib"),
     ],
 )
 def test_what_a_mesh_does_not_do_is_refused_by_name(monkeypatch, flags, named):

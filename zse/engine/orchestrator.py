@@ -139,7 +139,9 @@ class IntelligenceOrchestrator:
         free = _free_of_gpus(gpu_ids)
         estimates = _estimates(model, max_context, on_gpu=True, ranks=len(free))
         estimate = largest_that_fits(int(min(free.values()) * _SAFE_SHARE), estimates)
-        return cls(model, estimates, estimate, device="cuda", gpu_ids=tuple(free))
+        alone, *others = free
+        device = "cuda" if others else f"cuda:{alone}"
+        return cls(model, estimates, estimate, device=device, gpu_ids=tuple(free))
 
     @staticmethod
     def get_gpu_info() -> dict[str, Any]:
@@ -255,11 +257,12 @@ class IntelligenceOrchestrator:
 
     def _loaded(self) -> LLM:
         if self._llm is None:
+            ranks = max(1, len(self.gpu_ids))
             self._llm = LLM(
                 self.model,
                 device=self._device,
-                tensor_parallel=max(1, len(self.gpu_ids)),
-                gpus=",".join(map(str, self.gpu_ids)),
+                tensor_parallel=ranks,
+                gpus=",".join(map(str, self.gpu_ids)) if ranks > 1 else "",
                 max_context=self.estimate.context_tokens,
                 kv_gib=self.estimate.kv_bytes / GIB,
                 quant=self.quantization,

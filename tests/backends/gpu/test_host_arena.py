@@ -58,6 +58,7 @@ def test_blocks_come_back_into_any_place(path: Path, dtype: str, slab_blocks: in
     assert arena.most_slots == 8
     arena.wait_until_pinned()
     assert arena.num_slots == 8
+    assert arena.length_bytes <= 8 * block_bytes, "no more than was allowed"
     memory = (ctypes.c_ubyte * pool.length_bytes).from_address(pool._block.address)
     memory[:] = rng.randbytes(pool.length_bytes)
 

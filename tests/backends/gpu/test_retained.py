@@ -162,6 +162,24 @@ def test_what_nobody_takes_is_given_back_once_its_model_has_ended(base, monkeypa
     assert not retained.take()
 
 
+@pytest.mark.parametrize("is_retained", [False, True])
+def test_a_gpu_that_fails_while_its_model_leaves_is_given_back(base, monkeypatch, is_retained):
+    runner = open_runner(base)
+    runner.host_blocks(1 << 20)
+    backend, closed = runner._backend, []
+    monkeypatch.setattr(backend.gpu, "close", lambda: closed.append(True), raising=False)
+
+    def fails():
+        raise DeviceError("the GPU is lost")
+
+    monkeypatch.setattr(backend._stream, "synchronize", fails, raising=False)
+    retained = runner.retain() if is_retained else None
+    with pytest.raises(DeviceError, match="lost"):
+        runner.close()
+    assert closed == [True]
+    assert retained is None or not retained.take()
+
+
 def test_a_spec_that_differs_is_refused_before_any_step(base, tuned):
     runner = open_runner(base)
     retained = runner.retain()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from zse.engine.drafting import opening
 from zse.engine.loading import load_model
 from zse.engine.request import Request, SamplingParams
 from zse.errors import UnsupportedModelError, UsageError
-from zse.format import convert_model
+from zse.format import ZSEReader, convert_model
 from zse.models.runner import ModelRunner
-from zse.options import load_options
+from zse.options import StreamOptions, load_options
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -151,6 +153,20 @@ def test_the_same_vocabulary_in_another_file_is_the_same(
         random_zse, "cpu", speculate="model", draft_model=str(tmp_path / "spaced.zse")
     )
     assert core.stats().speculation.draft_tokens > 0
+
+
+def test_beside_a_model_that_streams_a_draft_model_has_a_small_pool_and_streams_not(
+    random_zse: Path,
+) -> None:
+    streamed = SimpleNamespace(looks_ahead=False, num_blocks=100_000)
+    options = load_options(
+        device="cuda", kernels="own.zkp", stream="on", resident_layers=3, ram_gib=4.0
+    )
+    with ZSEReader(random_zse) as file:
+        own = opening._options_beside(streamed, options, file)
+    assert (own.device.kernels, own.cache.num_blocks) == ("own.zkp", 0)
+    assert 0 < own.cache.kv_gib < 1
+    assert own.stream == StreamOptions()
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ import pytest
 from zse.engine.prefixes.binding import binding_of
 from zse.engine.prefixes.restoring import restore
 from zse.engine.prefixes.saving import hot_runs, packed, run_of_prompt
+from zse.engine.request import Request, SamplingParams
 from zse.kv.prefix_pack import PrefixPack
 
 GIB = 1 << 30
@@ -41,6 +42,21 @@ def test_answers_are_those_of_an_engine_that_computed_all_itself(engines, answer
     assert stats.restored_store_tokens == stats.prefix_hit_tokens >= least
     share = 0.7 if engines.device == "cuda" else 0.5  # blocks are larger there
     assert stats.computed_tokens < share * before.stats().computed_tokens
+
+
+def test_two_answers_to_one_prompt_are_both_kept(plain_engines):
+    """What an answer adds is newer than its prompt, which no step looked at again."""
+    core = plain_engines.core()
+    for seed in range(2):
+        params = SamplingParams(max_tokens=20, temperature=1.0, seed=seed)
+        core.add_request(
+            Request(request_id=str(seed), prompt_token_ids=[*range(80)], params=params)
+        )
+        while core.has_work:
+            core.step()
+    pack = pack_of(plain_engines, core)
+    assert [run.parent for run in pack.runs] == [-1, 0, 0]
+    assert len(core.cache.cached_runs()) == 3
 
 
 def test_only_the_own_tokens_of_a_request_are_computed(plain_engines, answer):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +13,8 @@ import pytest
 
 from zse.engine.llm import LLM
 from zse.engine.ranks import group, opening
+from zse.engine.ranks.messages import End, decoded
+from zse.engine.ranks.shared import Sender
 from zse.engine.request import SamplingParams
 from zse.errors import DeviceError, UsageError
 from zse.options import load_options
@@ -69,6 +75,8 @@ def test_gpus_that_do_not_reach_each_other_are_refused() -> None:
         ({"speculate": "model"}, "a draft model"),
         ({"lora_gib": 1.0}, "adapters"),
         ({"stream": "on"}, "layers that stream"),
+        ({"resident_layers": 1}, "layers that stream"),
+        ({"ram_gib": 1.0}, "layers that stream"),
         ({"prefix_store": "folder"}, "prefixes that are kept in files"),
         ({"prefix_host_gib": 1.0}, "prefixes in host memory"),
         ({"device": "torch"}, "torch"),
@@ -122,6 +130,40 @@ def test_ranks_answer_as_one_process_without_a_server() -> None:
             answers.append(llm.generate(["The capital of France is", "One, two,"], params))
     texts = [[one.text for one in answer] for answer in answers]
     assert texts[0] == texts[1] == texts[2]
+
+
+def descriptors() -> list[str]:
+    """Return what this process has open of what ranks share and are woken by."""
+    found = []
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(one.readlink()))
+    return sorted(name for name in found if "eventfd" in name or "zse-ranks" in name)
+
+
+def test_a_group_that_is_closed_leaves_no_descriptor_and_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranks end as soon as they are told to, however late this process goes on."""
+    send, told = Sender.send, list[DeviceError]()
+    gc.collect()
+    before = descriptors()
+
+    def send_and_look(sender: Sender, data: bytes) -> None:
+        send(sender, data)
+        if isinstance(decoded(memoryview(data)), End):
+            time.sleep(0.5)
+
+    monkeypatch.setattr(Sender, "send", send_and_look)
+    llm = LLM("tiny", device="cpu", tensor_parallel=2, threads=2)
+    crew = llm._model.core.runner._crew
+    crew.when_failed(told.append)
+    llm.close()
+    assert (crew.failure, told) == (None, [])
+    crew.close()
+    del llm, crew
+    gc.collect()
+    assert descriptors() == before
 
 
 def test_a_lost_rank_ends_every_call_with_its_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -334,13 +335,14 @@ class GPUBackend(PooledBlocks, GPUOperations):
 
     def close(self) -> None:
         """Give everything back; work in flight ends first."""
-        self._close_host_blocks()
-        if self._retained is None:
-            try:
-                self._passes.close()
-            finally:
-                self._gpu.close()
-            return
-        self._gpu.make_current()
-        self._stream.synchronize()
-        self._retained.close()
+        with ExitStack() as undo:
+            undo.callback(self._gpu.close)
+            if self._retained is None:
+                undo.callback(self._passes.close)
+            self._close_host_blocks()
+            if self._retained is None:
+                return
+            self._gpu.make_current()
+            self._stream.synchronize()
+            undo.pop_all()
+            self._retained.close()

@@ -55,8 +55,10 @@ class HostArena:
         ]
         """Address in the pool, and bytes of a block there."""
         block_bytes = sum(length for _, length in self._pieces)
+        self._block_bytes = block_bytes
         self.most_slots = length_bytes // block_bytes
         self._slab_slots = max(1, min(slab_bytes // block_bytes, self.most_slots))
+        """Of every slab but the last, which has what is left."""
         self._slabs: list[HostBlock] = []
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
@@ -94,13 +96,13 @@ class HostArena:
         self._slabs = []
 
     def _pin(self) -> None:
-        block_bytes = sum(length for _, length in self._pieces)
         try:
             self._gpu.make_current()
-            while len(self._slabs) * self._slab_slots < self.most_slots:
+            while (left := self.most_slots - len(self._slabs) * self._slab_slots) > 0:
                 if self._is_closed.is_set():
                     return
-                self._slabs.append(self._gpu.allocate_host(self._slab_slots * block_bytes))
+                slots = min(left, self._slab_slots)
+                self._slabs.append(self._gpu.allocate_host(slots * self._block_bytes))
         except ZSEError as error:
             self.most_slots = len(self._slabs) * self._slab_slots
             _LOG.warning("prefixes get %d blocks of host memory: %s", self.most_slots, error)
@@ -113,11 +115,12 @@ class HostArena:
     ) -> None:
         self._gpu.make_current()
         for block, slot, count in runs_of_pairs(blocks, slots, self._slab_slots):
-            slab, place = divmod(slot, self._slab_slots)
-            at = self._slabs[slab].address
+            number, place = divmod(slot, self._slab_slots)
+            slab = self._slabs[number]
+            at, room = slab.address, slab.length_bytes // self._block_bytes
             for address, length in self._pieces:
                 send(address + block * length, at + place * length, count * length)
-                at += self._slab_slots * length
+                at += room * length
 
     def _send_to_host(self, device: int, host: int, length_bytes: int) -> None:
         self._gpu.copy_to_host(host, device, length_bytes, self._stream)

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from zse.backends.types import MAX_DRAFTS
+from zse.device.open import runs_on_gpu
 from zse.engine.drafting.speculator import Speculator
 from zse.engine.opening import open_file
 from zse.errors import UnsupportedModelError, UsageError
@@ -106,7 +107,8 @@ def _options_beside(runner: ModelRunner, options: LoadOptions, file: ModelFile) 
     no slot, go without its drafts.
     """
     own: dict[str, object] = {"max_context": 0, "deterministic": False, "vram_gib": 0.0}
-    if not runner.looks_ahead:
+    own |= {"stream": "auto", "resident_layers": 0, "ram_gib": 0.0}  # that is its model's
+    if not runs_on_gpu(options.device.name):
         return with_values(options, own | {"num_blocks": runner.num_blocks, "kernels": ""})
     most = min(options.batch.max_sequences, MAX_DRAFTS)
     kv_gib = _estimate_of(file).kv_bytes / GIB

@@ -19,8 +19,8 @@ def hot_runs(core: EngineCore, binding: PrefixBinding, most_bytes: int) -> list[
     """Return what was used last of the prefix cache, as much as goes into some bytes."""
     cached = core.cache.cached_runs()
     texts = _texts(cached)
-    # A parent was used no earlier than what goes on from it, so it comes before that.
-    order = sorted(range(len(cached)), key=lambda index: (-cached[index].last_used, index))
+    used = _last_used(cached)
+    order = sorted(range(len(cached)), key=lambda index: (-used[index], index))
     places: dict[int, int] = {}
     runs: list[RunToSave] = []
     for index in order:
@@ -79,6 +79,18 @@ def _to_save(core: EngineCore, run: CachedRun, blocks: list[int], parent: int) -
         salt=run.namespace if isinstance(run.namespace, str) else "",
         is_public=is_public,
     )
+
+
+def _last_used(cached: Sequence[CachedRun]) -> list[int]:
+    """Return when each run, or what goes on from it, was used last: parents come before children.
+
+    What a step adds to a text is newer than the text's beginning, which no step looked at again.
+    """
+    used = [run.last_used for run in cached]
+    for index in reversed(range(len(cached))):
+        if (parent := cached[index].parent) is not None:
+            used[parent] = max(used[parent], used[index])
+    return used
 
 
 def _texts(cached: Sequence[CachedRun]) -> list[list[int]]:

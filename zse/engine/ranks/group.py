@@ -106,6 +106,8 @@ class RankGroup:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._has_started = threading.Event()
         self._start_errors: list[OSError] = []
+        self._is_ending = False
+        """Whether the ranks were told to end: those that do have not failed."""
         self._is_closing = False
         self._lock = threading.Lock()
         self._tell: Callable[[RankError], None] | None = None
@@ -177,17 +179,20 @@ class RankGroup:
 
     def close(self) -> None:
         """End the other ranks. No step may be running."""
-        if not self._is_closing:
-            with contextlib.suppress(DeviceError):
-                self._sender.send(encoded(End()))
+        if self._is_closing:
+            return
+        self._is_ending = True
+        with contextlib.suppress(DeviceError):
+            self._sender.send(encoded(End()))
         self._is_closing = True
         deadline = time.monotonic() + (_END_SECONDS if self.failure is None else 0)
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(OSError, ValueError):
-            os.eventfd_write(self._wake_fd, 1)
+        os.eventfd_write(self._wake_fd, 1)
         self._thread.join()
+        os.close(self._wake_fd)
+        self._shared.close()
 
     def fail(self, message: str, hint: str = "") -> None:
         """End all ranks for a reason; only the first one counts."""
@@ -292,6 +297,8 @@ class RankGroup:
 
     def _report_end(self, rank: int) -> None:
         code = self._processes[rank - 1].wait()
+        if self._is_ending and not code:
+            return
         how = f"ended with exit code {code}"
         if code < 0:
             with contextlib.suppress(ValueError):

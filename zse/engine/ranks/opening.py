@@ -179,12 +179,15 @@ def check_options(options: LoadOptions) -> None:
     """
     if options.speculation.speculate == "model" or options.speculation.draft_model:
         raise _unsupported("a draft model", "Leave --draft-model out; texts are guessed from.")
-    if options.stream.stream == "on":
-        raise _unsupported("layers that stream", "Leave --stream out.")
+    streaming = {
+        "--stream": options.stream.stream == "on",
+        "--resident-layers": bool(options.stream.resident_layers),
+        "--ram-gib": bool(options.stream.ram_gib),
+    }
+    if flag := next((name for name, is_given in streaming.items() if is_given), ""):
+        raise _unsupported("layers that stream", f"Leave {flag} out.")
     if options.cache.prefix_store:
         raise _unsupported("prefixes that are kept in files", "Leave --prefix-store out.")
-    if options.cache.prefix_host_gib:
-        raise _unsupported("prefixes in host memory", "Leave --prefix-host-gib out.")
     if options.cache.prefix_host_gib:
         raise _unsupported("prefixes in host memory", "Leave --prefix-host-gib out.")
     if options.lora.gpu_gib:

@@ -50,6 +50,10 @@ class SharedMemory:
         self._broken = self.view[:4].cast("i")
         self._counts = self.view[_BELLS : _BELLS + _PAGE].cast("Q")
 
+    def close(self) -> None:
+        """Give the descriptor back; the pages go with the last who looks at them."""
+        os.close(self.fd)
+
     @property
     def broken_address(self) -> int:
         return self.address
