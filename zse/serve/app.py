@@ -46,7 +46,7 @@ ADMIN_PATHS = (
 
 
 UI_PATHS = (
-    *("/dashboard", "/chat", "/models", "/keys", "/requests"),
+    *("/dashboard", "/chat", "/documents", "/models", "/keys", "/requests"),
     *("/login", "/logout", "/ui/{rest:path}"),
 )
 """Of pages; with ``--no-ui`` there are none."""

@@ -16,7 +16,7 @@ OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 METRICS_PATH = "/metrics"
 ASSETS = "/ui/assets/"
 """What pages are made of: the same for everybody, and nothing that is known here."""
-PAGES = frozenset({"/dashboard", "/chat", "/models", "/keys", "/requests", "/docs"})
+PAGES = frozenset({"/dashboard", "/chat", "/documents", "/models", "/keys", "/requests", "/docs"})
 """Of a browser that may not see one of these the login asks for a key."""
 _UNGUARDED = OPEN_PATHS | {"/login"}
 _PATHS: dict[str, Scope] = {
@@ -25,6 +25,7 @@ _PATHS: dict[str, Scope] = {
     "/": "inference",
     "/docs": "inference",
     "/chat": "inference",
+    "/documents": "inference",
     "/logout": "inference",
     "/openapi.json": "inference",
     "/version": "inference",
@@ -45,6 +46,7 @@ _FOLDERS: dict[str, Scope] = {
     "/api/chat/": "inference",
     "/api/tools": "inference",
     "/api/rag": "inference",
+    "/ui/documents": "inference",
 }
 
 

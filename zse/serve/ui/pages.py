@@ -51,6 +51,7 @@ class Link:
 LINKS = (
     Link(path="dashboard", title="Dashboard"),
     Link(path="chat", title="Playground", needs_admin=False),
+    Link(path="documents", title="Documents", needs_admin=False),
     Link(path="models", title="Models"),
     Link(path="keys", title="API keys"),
     Link(path="requests", title="Requests"),

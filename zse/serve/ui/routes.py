@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from zse.serve.access.rules import ASSETS
-from zse.serve.ui import audit, keys, models
+from zse.serve.ui import audit, documents, keys, models
 from zse.serve.ui.assets import asset
 from zse.serve.ui.conversation_routes import router
 from zse.serve.ui.dashboard import show_dashboard
@@ -41,6 +41,10 @@ def page_routes() -> list[Route]:
         Route("/ui/models/unload", models.begin_unload, methods=["POST"]),
         Route("/ui/models/sleep", models.fall_asleep, methods=["POST"]),
         Route("/ui/models/wake", models.come_back, methods=["POST"]),
+        Route("/documents", documents.show_documents),
+        Route("/ui/documents", documents.show_part),
+        Route("/ui/documents/search", documents.show_found),
+        Route("/ui/documents/delete", documents.delete_document, methods=["POST"]),
         Route("/keys", keys.show_keys),
         Route("/ui/keys", keys.create_key, methods=["POST"]),
         Route("/ui/keys/asking", keys.switch_asking, methods=["POST"]),
