@@ -1,7 +1,7 @@
-"""Which vectors are nearest to one: all are compared, in 10 ms for ten thousand with numpy.
+"""Which vectors are nearest to one: all of them are compared, with numpy.
 
 numpy comes with the extra ``rag``; without it the same is computed a number at a time, which takes
-a quarter of a second for as many.
+twelve times as long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 @record
@@ -50,11 +50,16 @@ class VectorTable:
         self, query: array[float], most: int, among: Collection[int] | None = None
     ) -> list[Near]:
         """Return the nearest chunks, the nearest first; of ``among`` where it is given."""
+        pairs: Iterable[tuple[float, int]]
         if self._numpy is not None:
-            scores = (self._rows @ self._numpy.frombuffer(query, dtype="<f4")).tolist()
+            scores = self._rows @ self._numpy.frombuffer(query, dtype="<f4")
+            places: Iterable[int] = range(len(scores))
+            if among is None and most < len(scores):
+                places = self._numpy.argpartition(scores, -most)[-most:].tolist()
+            pairs = [(float(scores[place]), self.chunks[place]) for place in places]
         else:
-            scores = [sum(map(mul, row, query)) for row in self._rows]
-        pairs = zip(scores, self.chunks, strict=True)
+            scored = (sum(map(mul, row, query)) for row in self._rows)
+            pairs = zip(scored, self.chunks, strict=True)
         kept = pairs if among is None else (pair for pair in pairs if pair[1] in among)
         return [
             Near(chunk=chunk, similarity=score)
