@@ -10,12 +10,11 @@ It owns no thread: ``AsyncEngine`` and ``LLM`` drive it, and so do the tests.
 from __future__ import annotations
 
 import itertools
-import logging
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.backends.types import SampledToken
+from zse.engine.acceptance import Acceptance
 from zse.engine.admission import check_request, resolve_max_tokens
 from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
@@ -23,7 +22,7 @@ from zse.engine.ring import pipeline_of
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
 from zse.engine.stats import EngineStats, SpeculationCounts
-from zse.errors import EngineError, InvalidParameterError, UsageError
+from zse.errors import InvalidParameterError, UsageError
 from zse.kv.cache import KVCache
 from zse.kv.host_tier import HostTier
 
@@ -31,21 +30,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as TokenIds
 
-    from zse.backends.types import LogitRows
+    from zse.backends.types import LogitRows, SampledToken
     from zse.engine.adapters import Adapter
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.drafting.speculator import Speculator
-    from zse.engine.reading import PromptQuery, PromptReport
+    from zse.engine.reading import PromptQuery
     from zse.engine.request import SamplingParams
     from zse.models.runner import ModelRunner
     from zse.options import BatchOptions, LoadOptions
-logger = logging.getLogger(__name__)
 
 _LEAST_JUMP_AHEAD = 3
 """Of a device that looks ahead. A step with a jump is no captured one there: it takes as long as
 some two of these, and everybody waits for it."""
-_LONGEST_JUMP = 32
-"""Tokens that forms hardly ever leave no choice about."""
 
 
 class EngineCore:
@@ -102,7 +98,7 @@ class EngineCore:
         self._num_steps = 0
         self._num_prompt_tokens = 0
         self._num_computed_tokens = 0
-        self._num_generated_tokens = 0
+        self._acceptance = Acceptance(self._scheduler)
 
     @property
     def max_context(self) -> int:
@@ -237,8 +233,6 @@ class EngineCore:
                 sequence.num_void -= 1
                 continue
             events.extend(self._accept(chunk, answer))
-            if sequence.grammar is not None:
-                events.extend(self._jump(sequence))
         self._pipeline.sample()
         return events
 
@@ -256,7 +250,7 @@ class EngineCore:
             preemptions=scheduler.num_preemptions,
             prompt_tokens=self._num_prompt_tokens,
             computed_tokens=self._num_computed_tokens,
-            generated_tokens=self._num_generated_tokens,
+            generated_tokens=self._acceptance.num_tokens,
             steps=self._num_steps,
             restored_file_tokens=cache.restored_hits["file"],
             host_hit_tokens=tier.hit_tokens if tier is not None else 0,
@@ -308,7 +302,7 @@ class EngineCore:
 
     def _speculator_once_due(self) -> Speculator | None:
         """Begin to speculate behind the first token of all: nothing of it may hold that up."""
-        if self._begin_speculation is not None and self._num_generated_tokens:
+        if self._begin_speculation is not None and self._acceptance.num_tokens:
             self._speculator, self._begin_speculation = self._begin_speculation(), None
         return self._speculator
 
@@ -341,97 +335,14 @@ class EngineCore:
         return sequences
 
     def _accept(self, chunk: ScheduledChunk, answer: TokenIds[SampledToken]) -> list[TokenEvent]:
-        """Add what followed a chunk to its sequence, up to its end.
-
-        The sequence is alive: what is computed past an end is never accepted.
-        """
-        sequence, num_wanted, num_answered = chunk.sequence, chunk.num_wanted, len(answer)
-        # Of drafts some may be wrong; the token that follows what was known stands in any case.
-        least = 1 if chunk.kind == "verify" else num_wanted
-        if not least <= num_answered <= num_wanted:
-            raise EngineError(
-                f"the runner sampled {num_answered} tokens where {num_wanted} were asked for"
-            )
-        sequence.answered(num_wanted, num_answered)
-        query = sequence.request.query
-        if query is not None and not query.generates:
-            return [self._end_with_prompt(sequence, answer[0])]
-        report = sequence.end_reading(answer[0]) if query is not None else None
-        events = self._append(sequence, answer, report)
-        if sequence.num_pending and sequence.finish_reason is None:
-            self._scheduler.commit(sequence)  # the token may have filled a block in flight
+        """Add what followed a chunk to its sequence, which is alive; retire it at its end."""
+        sequence = chunk.sequence
+        events = self._acceptance.accept(chunk, answer)
+        if sequence.grammar is not None:
+            events.extend(self._acceptance.jump(sequence, self.least_jump))
+        if sequence.finish_reason is not None:
+            self._retire(sequence)
         return events
-
-    def _jump(self, sequence: Sequence) -> list[TokenEvent]:
-        """Add the tokens that the form of an answer leaves no choice about, where that saves time.
-
-        They are computed together, as those of a prompt are, and what is in flight for the first of
-        them is not waited for. Log-probabilities take a step each, so none are added then.
-        """
-        assert sequence.grammar is not None
-        if sequence.finish_reason is not None or sequence.request.params.logprobs is not None:
-            return []
-        least = max(1, self.least_jump * len(self._scheduler.running))
-        if least > _LONGEST_JUMP:
-            return []  # not worth asking
-        most = sequence.num_left + sequence.num_pending
-        forced = sequence.grammar.forced_tokens()[:most]
-        if len(forced) < least or not self._scheduler.takes(sequence, len(forced)):
-            return []
-        sequence.void_pending()
-        return self._append(sequence, [SampledToken(token_id) for token_id in forced])
-
-    def _append(
-        self,
-        sequence: Sequence,
-        tokens: TokenIds[SampledToken],
-        report: PromptReport | None = None,
-    ) -> list[TokenEvent]:
-        """Add tokens to a sequence, up to its end, and return what is told of them.
-
-        The first of them carries the report of the prompt.
-        """
-        events: list[TokenEvent] = []
-        for token in tokens:
-            sequence.append(token.token_id)
-            self._num_generated_tokens += 1
-            reason = sequence.finish_reason = sequence.reason_to_finish()
-            is_end = token.token_id in sequence.end_token_ids
-            events.append(
-                TokenEvent(
-                    request_id=sequence.request.request_id,
-                    index=sequence.index,
-                    token_id=token.token_id,
-                    logprob=token.logprob,
-                    top=token.top,
-                    finish_reason=reason,
-                    is_stop_token=reason == "stop" and is_end,
-                    cached_tokens=sequence.cached_tokens or 0,
-                    report=report,
-                    drafts=sequence.checked_drafts,
-                )
-            )
-            report = None
-            if reason is not None:
-                if reason == "abort" and sequence.grammar is not None:
-                    request_id, why = sequence.request.request_id, sequence.grammar.error[:500]
-                    logger.warning("request %s cannot keep its form: %s", request_id, why)
-                self._retire(sequence)
-                break
-        return events
-
-    def _end_with_prompt(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
-        sequence.finish_reason = "length"
-        report = sequence.end_reading(sampled)
-        self._retire(sequence)
-        return TokenEvent(
-            request_id=sequence.request.request_id,
-            index=sequence.index,
-            token_id=None,
-            finish_reason="length",
-            cached_tokens=sequence.cached_tokens or 0,
-            report=report,
-        )
 
     def _retire(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
