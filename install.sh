@@ -89,9 +89,10 @@ find_python() {
     done
 }
 
-fetch() { # address, file
+fetch() { # address, file: no redirect leads from https to http
+    case $1 in https:*) schemes='=https' ;; *) schemes='=https,http' ;; esac
     if command -v curl >/dev/null; then
-        $run curl -fsSL --retry 3 --proto '=https,http' -o "$2" "$1"
+        $run curl -fsSL --retry 3 --proto "$schemes" -o "$2" "$1"
     elif command -v wget >/dev/null; then
         $run wget -q -O "$2" "$1"
     else

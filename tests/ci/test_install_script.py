@@ -145,3 +145,11 @@ def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert f"{WHEEL}" in done.stderr
     assert files_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "schemes"), [("https://releases.example", "=https"), ("http://localhost:1", None)]
+)
+def test_https_leads_to_nothing_that_others_can_write_to(tmp_path, address, schemes):
+    done = install(tmp_path, "--version", "9.9.9", "--from", address, "--dry-run")
+    assert f"--proto {schemes or '=https,http'} -o" in done.stderr

@@ -142,7 +142,7 @@ class Node:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                time.sleep(0 if self._is_closed else _PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)
                 continue
             if not self._callers.acquire(blocking=False):
                 connection.close()

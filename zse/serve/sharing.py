@@ -154,7 +154,7 @@ class Sharing:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                time.sleep(0 if self._is_closed else _PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)
                 continue
             room = next((each for each in self._rooms if each.acquire(blocking=False)), None)
             if room is None:

@@ -14,7 +14,7 @@ from zse.engine.loading import load_model
 from zse.engine.prefixes import store as stores
 from zse.engine.prefixes.cipher import UnreadablePrefixesError, decrypted, encrypted, read_key
 from zse.engine.prefixes.store import FolderStore
-from zse.errors import DiskFullError, UsageError
+from zse.errors import DiskFullError, RefusedError, UsageError
 from zse.settings import load_settings
 
 PROMPT = [7 * index % 290 for index in range(77)]
@@ -152,6 +152,27 @@ def test_a_disk_that_fills_up_loses_nothing(run, kept, monkeypatch, caplog):
     assert "prefixes are not kept" in caplog.text
     assert [(file, file.read_bytes()) for file in kept()] == before
     assert [path.name for path in before[0][0].parent.iterdir()] == [before[0][0].name]
+
+
+def test_what_others_may_have_written_is_not_used(run, kept, caplog):
+    run()
+    (file,) = kept()
+    file.chmod(0o666)
+    with caplog.at_level(logging.WARNING):
+        assert run()[1] == 0
+    assert "mode 666" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_another_users_prefixes_are_read_only_where_tags_show_who_wrote_them(tmp_path):
+    store = FolderStore(tmp_path, 1 << 20)
+    store.write("plain.zpx", [b"tokens"])
+    store.write("secret.zpx", encrypted([b"tokens"], KEY))
+    for path in tmp_path.iterdir():
+        os.chown(path, 12345, -1)
+    with pytest.raises(RefusedError, match="belongs to user 12345"):
+        store.read("plain.zpx")
+    assert decrypted(store.read("secret.zpx"), KEY) == b"tokens"
 
 
 def test_a_folder_stays_within_its_bound_and_the_oldest_go(tmp_path):

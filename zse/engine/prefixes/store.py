@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from zse.errors import NotFoundError, UsageError
+from zse.engine.prefixes.cipher import is_encrypted
+from zse.errors import NotFoundError, RefusedError, UsageError
 from zse.format.reader import open_file
 from zse.store.local import LocalWriter
 from zse.store.location import parse_location
@@ -24,6 +25,7 @@ from zse.store.location import parse_location
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from zse.format.reader import OpenFile
     from zse.kv.prefix_pack import PrefixBinding
     from zse.settings import Settings
     from zse.store.location import Location
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("zse.engine")
 SUFFIX = ".zpx"
 _MOST_BYTES = 1 << 40
+_OTHERS_MAY_WRITE = 0o022
 
 
 class PrefixStore(Protocol):
@@ -88,7 +91,9 @@ class FolderStore:
             if size_bytes == 0:
                 return memoryview(b"")
             # A copy of one's own: who replaces the file changes another one.
-            return memoryview(mmap.mmap(file.fd, size_bytes, access=mmap.ACCESS_READ))
+            data = memoryview(mmap.mmap(file.fd, size_bytes, access=mmap.ACCESS_READ))
+            _check_owner(file, data)
+            return data
         finally:
             file.close()
 
@@ -115,6 +120,24 @@ class FolderStore:
             with contextlib.suppress(OSError):
                 path.unlink()
                 total -= size
+
+
+def _check_owner(file: OpenFile, data: memoryview) -> None:
+    """Refuse what others may have written: answers would be computed from what they made up.
+
+    What is encrypted shows by its tags who wrote it.
+
+    Raises:
+        RefusedError: The file is another user's, or one that others may write to.
+    """
+    facts = os.fstat(file.fd)
+    is_own = facts.st_uid in (0, os.geteuid()) and not facts.st_mode & _OTHERS_MAY_WRITE
+    if not is_own and not is_encrypted(data):
+        raise RefusedError(
+            f"{file.path} belongs to user {facts.st_uid}, with mode {facts.st_mode & 0o777:o}; "
+            f"expected user {os.geteuid()}, and nobody else who may write",
+            hint="Keep prefixes in a folder of your own, or encrypt them: --prefix-key-file.",
+        )
 
 
 class ObjectStore:
