@@ -141,6 +141,7 @@ def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
     }
     subprocess.run([ROOT / "scripts" / "release", out], env=environment, check=True)
     names = {"zse.whl", "zse.tar.gz", "zse-man.tgz", "install.sh", "CHANGES.md"}
+    names |= {"zse-chart.tgz", "zse.cdx.json", "zse.rb"}
     names |= {f"{name}.zkp" for name in TARGETS}
     listed = (out / "SHA256SUMS").read_text().splitlines()
     assert {line.split()[1] for line in listed} == names

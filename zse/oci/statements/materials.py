@@ -31,6 +31,7 @@ class MaterialKind(StrEnum):
     KERNELS = "kernels"
     CODE = "code"
     MODEL = "model"
+    VENDORED = "vendored"
 
 
 @record

@@ -29,6 +29,7 @@ _PURPOSES = {
     MaterialKind.KERNELS: "LIBRARY",
     MaterialKind.WHEEL: "LIBRARY",
     MaterialKind.DEBIAN: "LIBRARY",
+    MaterialKind.VENDORED: "LIBRARY",
 }
 
 
