@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -119,6 +120,17 @@ def test_a_gpu_without_kernels_is_told_how_to_get_them(
     _, found = look()
     assert found["gpu 0"][0]["status"] == "ok"
     assert "zse kernels build" in found["kernels"][0]["fix"]
+
+
+def test_a_model_of_several_devices_is_held_against_each_of_them(
+    look: Any, random_zse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zse.doctor.model.probe", lambda: SimpleNamespace(available_memory_bytes=1))
+    for ranks, words in ((1, "the machine has"), (2, "each of 2 devices has"), (7, "7 ranks")):
+        _, found = look(str(random_zse), ZSE_DEVICE="cpu", ZSE_TENSOR_PARALLEL=str(ranks))
+        (finding,) = found["fits"]
+        assert finding["status"] == "problem"
+        assert words in finding["found"]
 
 
 @pytest.mark.parametrize("reference", ["oci:dist", "tar:image.tar", "ghcr.io/me/llm:1", "a/b:c"])

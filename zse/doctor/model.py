@@ -10,9 +10,9 @@ from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.doctor.findings import Findings, fine, note, problem
 from zse.engine.requirements import facts_of, read_facts
-from zse.errors import TemplateError
+from zse.errors import TemplateError, UsageError
 from zse.format.reader import ZSEReader
-from zse.models.memory import estimate_memory
+from zse.models.rank_memory import estimate_rank
 from zse.models.resolve import (
     Builtin,
     LocalFile,
@@ -28,7 +28,8 @@ from zse.units import memory_text, size_text
 
 if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
-    from zse.models.memory import ModelFacts
+    from zse.models.memory import MemoryEstimate, ModelFacts
+    from zse.options import LoadOptions
     from zse.settings import Settings
 
 
@@ -80,24 +81,42 @@ def _check_memory(facts: ModelFacts, scheme: str, settings: Settings) -> Finding
     options = settings.serve.load
     gpus = [gpu.info for gpu in survey_cuda().gpus] if cuda_driver_present() else []
     on_gpu = bool(gpus) and options.device.name != "cpu"
+    ranks = options.ranks.tensor_parallel
     free = max(gpu.free_bytes for gpu in gpus) if on_gpu else probe().available_memory_bytes
+    if not on_gpu:
+        free //= ranks
     if on_gpu and options.device.vram_bytes:
         free = min(free, options.device.vram_bytes)
-    estimate = estimate_memory(
-        facts,
-        scheme,
-        on_gpu=on_gpu,
-        context_tokens=options.batch.max_context,
-        kv_dtype=options.cache.kv_dtype,
-    )
+    try:
+        estimate = _estimate_of(facts, scheme, options, on_gpu=on_gpu)
+    except UsageError as error:  # it cannot be divided so
+        yield problem("fits", error.message, error.hint)
+        return
     where = "the GPU" if on_gpu else "the machine"
+    if ranks > 1:
+        where = f"each of {ranks} devices"
     found = f"it takes {estimate}; {where} has {memory_text(free)}"
     least = least_streaming_bytes(facts, estimate)
+    may_stream = options.stream.stream != "off" and ranks == 1
     if estimate.total_bytes <= free:
         yield fine("fits", found)
-    elif least <= free and options.stream.stream != "off":
+    elif least <= free and may_stream:
         fix = "More memory makes it faster; docs/guides/stream.md says what to expect."
         yield note("fits", f"{found}: layers stream, for which {memory_text(least)} will do", fix)
     else:
         fix = "Take a smaller --quant or --max-context, a larger machine, or free its memory."
         yield problem("fits", found, fix)
+
+
+def _estimate_of(
+    facts: ModelFacts, scheme: str, options: LoadOptions, *, on_gpu: bool
+) -> MemoryEstimate:
+    """Return what a model takes of each device that computes it."""
+    return estimate_rank(
+        facts,
+        scheme,
+        options.ranks.tensor_parallel,
+        on_gpu=on_gpu,
+        context_tokens=options.batch.max_context,
+        kv_dtype=options.cache.kv_dtype,
+    )

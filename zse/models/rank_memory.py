@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.ranks import Share
@@ -21,7 +22,13 @@ RANKS = (2, 4, 8)
 
 
 def estimate_rank(
-    facts: ModelFacts, quantization: str, ranks: int, *, on_gpu: bool, context_tokens: int = 0
+    facts: ModelFacts,
+    quantization: str,
+    ranks: int,
+    *,
+    on_gpu: bool,
+    context_tokens: int = 0,
+    kv_dtype: str = "auto",
 ) -> MemoryEstimate:
     """Estimate what the first of so many devices takes, which is the largest share.
 
@@ -30,8 +37,11 @@ def estimate_rank(
     Raises:
         UsageError: The model cannot be divided among so many.
     """
+    estimate = partial(
+        estimate_memory, on_gpu=on_gpu, context_tokens=context_tokens, kv_dtype=kv_dtype
+    )
     if ranks == 1:
-        return estimate_memory(facts, quantization, on_gpu=on_gpu, context_tokens=context_tokens)
+        return estimate(facts, quantization)
     tensors = facts.loaded_as(quantization)
     share = share_of(facts.spec, tensors, Share(rank=0, ranks=ranks))
     shapes = {weight.name: weight.shape for weight in share.spec.weights()}
@@ -45,7 +55,7 @@ def estimate_rank(
         for one in tensors
     )
     own = replace(facts, spec=share.spec, tensors=held, stored_quantization="")
-    found = estimate_memory(own, quantization, on_gpu=on_gpu, context_tokens=context_tokens)
+    found = estimate(own, quantization)
     return replace(
         found,
         quantization=facts.stored_quantization or quantization,

@@ -89,6 +89,14 @@ def test_all_stays_where_it_may_or_where_streaming_is_off(path):
             assert runner._backend._paced is None
 
 
+def test_layers_stream_where_all_could_stay_if_that_is_asked_for(path):
+    with closing(opened(path)) as whole:
+        expected = answers(whole)
+    with closing(opened(path, stream="on")) as runner:
+        assert len(runner._backend._paced.plan.streamed) == 2
+        assert answers(runner) == expected
+
+
 def test_a_file_that_was_written_to_is_not_computed_with(path, tmp_path):
     own = tmp_path / "own.zse"
     own.write_bytes(path.read_bytes())
@@ -125,5 +133,7 @@ def test_a_layer_that_never_comes_is_an_error_that_names_it(path, monkeypatch):
         weights = paced(path, reader, stall_seconds=0.05)
         with pytest.raises(StoreError, match=r"layers\.\d+ of .* has not come"):
             weights.enter(0)
+        with pytest.raises(StoreError, match=r"layers\.\d+ of .* has not come"):
+            weights.enter(1)  # over the one that a pass before waited for
         held.set()
         weights.close()

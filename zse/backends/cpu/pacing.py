@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from zse.backends.cpu.memory import address_of
 from zse.backends.resident import mixtures_of
 from zse.errors import StoreError
-from zse.stream.fit import plan_window
+from zse.stream.fit import plan_streaming, plan_window
 from zse.units import GIB, MIB, memory_text
 
 if TYPE_CHECKING:
@@ -60,9 +60,10 @@ def window_of(
     is_larger = weight_bytes > machine.available_memory_bytes and not mixtures_of(spec)
     if not limit and (options.stream == "on" or is_larger):
         limit = int(machine.available_memory_bytes * _SHARE)
-    if not limit or limit >= weight_bytes:
+    if not limit or (limit >= weight_bytes and options.stream != "on"):
         return None
-    plan = plan_window(header, limit, slots=options.slots, most_resident=options.resident_layers)
+    choose = plan_streaming if options.stream == "on" else plan_window
+    plan = choose(header, limit, slots=options.slots, most_resident=options.resident_layers)
     return plan if plan.streamed else None
 
 
@@ -124,27 +125,30 @@ class PacedWeights:
             self.leave(self._cursor % len(self._ranges))
         started = time.monotonic()
         with self._changed:
-            while self._done <= self._cursor and self._error is None:
-                left = self._stall_seconds - (time.monotonic() - started)
-                if left <= 0:
-                    raise StoreError(
-                        f"{self.plan.streamed[number]} of {self._source.name} has not come for "
-                        f"{self._stall_seconds:.0f} seconds",
-                        hint="Check the disk or the network file system, then start again.",
-                    )
-                self._changed.wait(left)
-            if self._error is not None:
-                raise self._error
+            self._wait_until_there(number)
         self.waited_seconds += time.monotonic() - started
 
     def leave(self, number: int) -> None:
-        """Let a layer's pages go, and the next ones come."""
+        """Let a layer's pages go, and the next ones come; fails as ``enter``."""
         with self._changed:
-            while self._done <= self._cursor and self._error is None:
-                self._changed.wait()  # or the thread would map them again
+            self._wait_until_there(number)  # or the thread would map them again
             self._let_go(number)
             self._cursor += 1
             self._changed.notify_all()
+
+    def _wait_until_there(self, number: int) -> None:
+        started = time.monotonic()
+        while self._done <= self._cursor and self._error is None:
+            left = self._stall_seconds - (time.monotonic() - started)
+            if left <= 0:
+                raise StoreError(
+                    f"{self.plan.streamed[number]} of {self._source.name} has not come for "
+                    f"{self._stall_seconds:.0f} seconds",
+                    hint="Check the disk or the network file system, then start again.",
+                )
+            self._changed.wait(left)
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
         """Stop; return when no page is asked for any more."""
