@@ -30,7 +30,7 @@ DOOR = {"/login", "/ui/assets/{name:path}"}
 COUNTING = re.compile(r"/metrics|/api/stats.*|/ws/stats")
 INFERENCE = re.compile(
     r"/|/v1/(?!(?:un)?load_lora_adapter).+|/v2/rerank|/rerank|/invocations|/tokenize|/detokenize|/tokenizer_info"
-    r"|/docs|/openapi\.json|/version|/ws/chat|/chat|/logout|/api/chat/.+|/api/tools.*|/api/rag/.+|/is_sleeping"
+    r"|/docs|/openapi\.json|/version|/ws/chat|/chat|/logout|/api/chat/.+|/api/tools.*|/api/rag/.+|/documents|/ui/documents.*|/is_sleeping"
 )
 KEYS = {
     "admin": {"scope": "admin"},

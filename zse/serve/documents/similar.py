@@ -1,7 +1,7 @@
 """Which vectors are nearest to one: all of them are compared, with numpy.
 
 numpy comes with the extra ``rag``; without it the same is computed a number at a time, which takes
-twelve times as long.
+eight times as long.
 """
 
 from __future__ import annotations

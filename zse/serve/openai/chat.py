@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.records import record
 from zse.serve.http.json_body import with_body
+from zse.serve.http.late import imported
 from zse.serve.http.requests import answer, answer_head, read_body
 from zse.serve.http.streaming import DONE
 from zse.serve.openai.chat_turn import open_turn
@@ -49,6 +50,10 @@ async def answer_chat(request: Request, mapping: dict[str, Any]) -> ASGIApp:
     )
 
 
+_cite = imported("zse.serve.documents.citing", "cite")
+"""By name: documents are embedded, and what embeds knows of requests like these."""
+
+
 @record
 class Opened:
     """A conversation that is being answered."""
@@ -73,9 +78,7 @@ async def turns_for(request: Request, mapping: dict[str, Any], body: ChatRequest
     """
     sources = None
     if body.documents:
-        from zse.serve.openai.cited import cite
-
-        cited = await cite(request, mapping, body)
+        cited = await _cite()(request, mapping, body)
         mapping, body, sources = cited.mapping, cited.body, cited.sources
     turn: Turn | ToolTurns
     if body.server_tools:
