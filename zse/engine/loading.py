@@ -116,21 +116,17 @@ def load_model(
     reader = opened.reader
     try:
         reading = reading or FileReading(reader, phases)
-        named = bool(options.speculation.draft_model) and _has_draft_model(options)
-        if opened.arrival is not None and named:
-            from zse.engine.drafting.opening import memory_beside
-
-            opened.arrival.set_aside(memory_beside(options, settings))
+        _set_aside_for_draft_model(opened, options, settings)
         if opened.ranks is not None:
             options = opened.ranks.options_for(num_adapters)
         is_whole = opened.ranks is None and runner_of is None  # this process has all blocks
         prefixes = _prefixes_of(reader, options, settings) if is_whole else None
         if num_adapters and opened.arrival is not None:
             options = with_room_for_adapters(options, reading.spec, num_adapters)
-        runner = (
-            runner_of(reader)
-            if runner_of is not None
-            else load_runner(
+        if runner_of is not None:
+            runner = runner_of(reader)
+        else:
+            runner = load_runner(
                 reader,
                 options,
                 cache_dir=settings.cache_dir,
@@ -139,7 +135,6 @@ def load_model(
                 part=None if opened.ranks is None else opened.ranks.part,
                 phases=phases,
             )
-        )
         try:
             if opened.ranks is not None:
                 with phases("ranks"):
@@ -159,6 +154,17 @@ def load_model(
         raise
     _LOG.info("the model runs on %s", runner.device)
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
+
+
+def _set_aside_for_draft_model(
+    opened: OpenedModel, options: LoadOptions, settings: Settings
+) -> None:
+    """Have a GPU keep memory for the draft model that is to come, if one is named."""
+    is_named = bool(options.speculation.draft_model) and _has_draft_model(options)
+    if opened.arrival is not None and is_named:
+        from zse.engine.drafting.opening import memory_beside
+
+        opened.arrival.set_aside(memory_beside(options, settings))
 
 
 def _prefixes_of(

@@ -67,14 +67,7 @@ class StepPipeline:
         self._current = (
             self._submit(self._scheduler.schedule_ahead()) if self._looks_ahead else None
         )
-        chunks, step = current
-        answers = step.wait()
-        if self._clock is not None:
-            self._clock.done(chunks)
-        self._scheduler.done()
-        if len(answers) != len(chunks):
-            raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
-        return list(zip(chunks, answers, strict=True))
+        return self._finish(*current)
 
     def sample(self) -> None:
         """Let the step that was planned ahead choose its tokens, now that those before are known.
@@ -94,6 +87,18 @@ class StepPipeline:
         except Exception as error:  # noqa: BLE001 - the end comes either way
             logger.warning("the last step failed: %s", error)
         self._scheduler.done()
+
+    def _finish(
+        self, chunks: list[ScheduledChunk], step: PendingStep
+    ) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
+        """Wait for a step; return its chunks with their answers."""
+        answers = step.wait()
+        if self._clock is not None:
+            self._clock.done(chunks)
+        self._scheduler.done()
+        if len(answers) != len(chunks):
+            raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
+        return list(zip(chunks, answers, strict=True))
 
     def _submit(
         self, chunks: list[ScheduledChunk]

@@ -13,7 +13,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from zse.engine.pipeline import StepPipeline
-from zse.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,14 +49,7 @@ class StepRing(StepPipeline):
             self._flying.append(step)
         if not self._flying:
             return []
-        chunks, pending = self._flying.popleft()
-        answers = pending.wait()
-        if self._clock is not None:
-            self._clock.done(chunks)
-        self._scheduler.done()
-        if len(answers) != len(chunks):
-            raise EngineError(f"the runner answered {len(answers)} chunks, expected {len(chunks)}")
-        return list(zip(chunks, answers, strict=True))
+        return self._finish(*self._flying.popleft())
 
     def sample(self) -> None:
         """Steps chose their tokens when they came to the last stage."""

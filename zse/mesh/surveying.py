@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
@@ -13,6 +14,7 @@ from zse.units import GIB
 
 if TYPE_CHECKING:
     from zse.mesh.finding import Finder
+    from zse.mesh.peers import Peer
 
 _LOOK_BYTES = 1 << 20
 _POLL_SECONDS = 0.02
@@ -25,19 +27,8 @@ def survey(finder: Finder, secret: bytes, *, seconds: float) -> dict[str, Any]:
     Under ``plan`` stands what ``zse.mesh.facts`` reads.
     """
     peers = Peers(secret, lambda _: None, lambda *_: None, purpose="survey")
-    problems: dict[str, str] = {}
     try:
-        deadline, asked = time.monotonic() + seconds, set[str]()
-        while True:
-            for address in sorted(set(finder.addresses()) - asked):
-                asked.add(address)
-                try:
-                    peers.connect(address, 1.0)
-                except ZSEError as error:
-                    problems[address] = f"{address}: {error}"
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_POLL_SECONDS)
+        problems = _connect(peers, finder, seconds)
         peers.beat()
         time.sleep(_STATE_SECONDS)
         there = sorted(peers.alive(), key=lambda peer: peer.name)
@@ -47,40 +38,59 @@ def survey(finder: Finder, secret: bytes, *, seconds: float) -> dict[str, Any]:
                 problems[peer.name] = (
                     f"{peer.name} runs zse {peer.facts.version}: no front takes it"
                 )
-        links = []
-        for peer in there:
-            for other in there:
-                if peer is other:
-                    continue
-                look = peer.answer(AskLook(other.address, 2.0, _LOOK_BYTES), Look)
-                if not look.is_there:
-                    problems[f"{peer.name}/{other.name}"] = (
-                        f"{peer.name} does not reach {other.name} at {other.address}: {look.error}"
-                    )
-                    continue
-                links.append(
-                    {
-                        "from": peer.name,
-                        "to": other.name,
-                        "ms": round(look.seconds * 1e3, 3),
-                        "mbit_per_s": round(look.bytes_per_second * 8 / 1e6, 1),
-                    }
-                )
+        links = _measured_links(there, problems)
         return {
             "nodes": [describe(peer) for peer in there],
             "plan": {
-                "nodes": [
-                    {
-                        "name": peer.name,
-                        "memory_gib": round(peer.facts.memory_bytes / GIB, 3),
-                        "gb_per_s": round(peer.facts.bytes_per_second / 1e9, 3),
-                    }
-                    for peer in there
-                    if peer.facts
-                ],
+                "nodes": [_planned(peer.name, peer.facts) for peer in there if peer.facts],
                 "links": links,
             },
             "problems": list(problems.values()),
         }
     finally:
         peers.close()
+
+
+def _connect(peers: Peers, finder: Finder, seconds: float) -> dict[str, str]:
+    """Connect to every node that is found in some seconds; return what is wrong, by address."""
+    problems: dict[str, str] = {}
+    deadline, asked = time.monotonic() + seconds, set[str]()
+    while True:
+        for address in sorted(set(finder.addresses()) - asked):
+            asked.add(address)
+            try:
+                peers.connect(address, 1.0)
+            except ZSEError as error:
+                problems[address] = f"{address}: {error}"
+        if time.monotonic() > deadline:
+            return problems
+        time.sleep(_POLL_SECONDS)
+
+
+def _measured_links(there: list[Peer], problems: dict[str, str]) -> list[dict[str, Any]]:
+    """Have each node look at each other one; who does not reach whom goes to the problems."""
+    links = []
+    for peer, other in permutations(there, 2):
+        look = peer.answer(AskLook(other.address, 2.0, _LOOK_BYTES), Look)
+        if not look.is_there:
+            problems[f"{peer.name}/{other.name}"] = (
+                f"{peer.name} does not reach {other.name} at {other.address}: {look.error}"
+            )
+            continue
+        links.append(
+            {
+                "from": peer.name,
+                "to": other.name,
+                "ms": round(look.seconds * 1e3, 3),
+                "mbit_per_s": round(look.bytes_per_second * 8 / 1e6, 1),
+            }
+        )
+    return links
+
+
+def _planned(name: str, facts: Facts) -> dict[str, Any]:
+    return {
+        "name": name,
+        "memory_gib": round(facts.memory_bytes / GIB, 3),
+        "gb_per_s": round(facts.bytes_per_second / 1e9, 3),
+    }
