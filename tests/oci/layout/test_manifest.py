@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zse.oci.errors import BadReferenceError
+from zse.oci.errors import BadReferenceError, LayoutError
 from zse.oci.layout.layer import Layer
 from zse.oci.layout.manifest import (
     Descriptor,
@@ -90,3 +90,13 @@ def test_platform_is_chosen_from_an_index():
     assert choose_platform(index, "linux/amd64").digest == "sha256:amd64"
     with pytest.raises(BadReferenceError, match="linux/arm64, linux/amd64"):
         choose_platform(index, "linux/s390x")
+
+
+@pytest.mark.parametrize(
+    "manifests",
+    [1, "x", True, [None], [[]], [{}], [{"platform": 1}], [{"mediaType": "x", "digest": "y"}],
+     [{"mediaType": "x", "digest": "y", "size": "z"}], [{"mediaType": "x", "digest": "y", "size": None}]],
+)  # fmt: skip
+def test_an_index_that_is_none_is_refused(manifests):
+    with pytest.raises(LayoutError, match="cannot be read"):
+        choose_platform({"manifests": manifests}, "linux/amd64")

@@ -183,14 +183,22 @@ def choose_platform(index: Mapping[str, Any], platform: str) -> Descriptor:
 
     Raises:
         BadReferenceError: The image exists, but not for this platform.
+        LayoutError: It is no index.
     """
     system, _, architecture = platform.partition("/")
     found = []
-    for item in index.get("manifests", ()):
-        wanted: Mapping[str, Any] = item.get("platform") or {}
-        if not wanted or (wanted.get("os"), wanted.get("architecture")) == (system, architecture):
-            return Descriptor.from_json(item)
-        found.append(f"{wanted.get('os')}/{wanted.get('architecture')}")
+    try:
+        for item in index.get("manifests", ()):
+            wanted: Mapping[str, Any] = item.get("platform") or {}
+            of = wanted.get("os"), wanted.get("architecture")
+            if not wanted or of == (system, architecture):
+                return Descriptor.from_json(item)
+            found.append(f"{of[0]}/{of[1]}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LayoutError(
+            f"the index of an image cannot be read: {error!r:.200}",
+            hint="Push the image again, or ask the registry's operator.",
+        ) from None
     raise BadReferenceError(
         f"the base image has no {platform}; it has {', '.join(found) or 'no platform at all'}",
         hint="Choose another base.",
