@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from random_files import write_random_file
 from stub_libcuda import stub
 
 from zse.cli import run
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from stub_libcuda import Stub
 
 __all__ = ["stub"]
+SHAPE = {
+    "num_layers": 1,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_heads": 2,
+    "num_kv_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 72,
+}
 
 
 @pytest.fixture
@@ -123,11 +133,12 @@ def test_a_gpu_without_kernels_is_told_how_to_get_them(
 
 
 def test_a_model_of_several_devices_is_held_against_each_of_them(
-    look: Any, random_zse: Path, monkeypatch: pytest.MonkeyPatch
+    look: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_random_file(tmp_path / "model.zse", "int8", **SHAPE)
     monkeypatch.setattr("zse.doctor.model.probe", lambda: SimpleNamespace(available_memory_bytes=1))
     for ranks, words in ((1, "the machine has"), (2, "each of 2 devices has"), (7, "7 ranks")):
-        _, found = look(str(random_zse), ZSE_DEVICE="cpu", ZSE_TENSOR_PARALLEL=str(ranks))
+        _, found = look("model.zse", ZSE_DEVICE="cpu", ZSE_TENSOR_PARALLEL=str(ranks))
         (finding,) = found["fits"]
         assert finding["status"] == "problem"
         assert words in finding["found"]
