@@ -40,6 +40,7 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = {
     "botocore": "s3",
     "modal": "modal",
     "runpod": "runpod",
+    "mcp": "mcp",
 }
 """Import name -> the extra that brings it."""
 

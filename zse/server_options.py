@@ -262,6 +262,11 @@ class ToolOptions(Checked):
         "A host that http_get may ask, such as api.example.com or *.example.com",
         key="tool_host",
     )
+    mcp: tuple[str, ...] = described(
+        (),
+        "An MCP server whose tools requests may let the server call: NAME=COMMAND, which is "
+        "started, or NAME=https://HOST/PATH",
+    )
     timeout_seconds: float = described(
         10.0,
         "How long a tool may take",

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "Serve", "Serve the OpenAI API."),
     "mesh": ("mesh", "Serve", "Let several machines compute one model together."),
     "api-key": ("api_key", "Serve", "Make, list and revoke the keys that servers ask for."),
+    "mcp": ("mcp", "Serve", "Offer a server's models to MCP clients, over stdio."),
     "audit": ("audit", "Serve", "Show who asked servers what, and what it cost."),
     "config": ("config", "Serve", "Show every option, its value and where that came from."),
     "chat": ("chat", "Serve", "Chat with a model in the terminal."),

@@ -80,6 +80,10 @@ def serve(
             from zse.stream.peers.proof import read_secret
 
             read_secret(options.peering.secret, options.peering.secret_file)
+        if options.server_tools.mcp:
+            from zse.serve.mcp.servers import check_servers
+
+            check_servers(options.server_tools.mcp)
         tracing = _open_tracing(options.telemetry)
     except ZSEError as error:
         return _refuse(error, settings)
@@ -245,6 +249,10 @@ class ServerProcess:
             beside.append(asyncio.create_task(self._state.fleet.run()))
         await self._accept(server, listener)
         await self._state.access.close()
+        if self._state.options.server_tools.mcp:
+            from zse.serve.toolbox import Toolbox
+
+            await asyncio.to_thread(self._state.one_of(Toolbox).close)
         for task in beside:
             task.cancel()
 
@@ -306,6 +314,10 @@ class ServerProcess:
         from zse.serve.packing import refresh_pack
 
         await asyncio.to_thread(refresh_pack, imported)
+        if self._state.options.server_tools.mcp:
+            from zse.serve.toolbox import Toolbox
+
+            self._state.one_of(Toolbox)  # starts the programs, which nothing of a start waits for
 
     async def _watch_engine(self) -> None:
         """End the process when an engine has crashed: nothing in it can be answered any more."""

@@ -11,7 +11,9 @@ from zse.tools.builtin import builtin_tools
 from zse.tools.registry import ToolLimits, ToolRegistry
 
 if TYPE_CHECKING:
+    from zse.serve.mcp.connections import Connections
     from zse.serve.state import AppState
+    from zse.server_options import ToolOptions
     from zse.tools.registry import ToolResult
 
 _MOST_AT_ONCE = 8
@@ -35,8 +37,22 @@ class Toolbox:
             ToolLimits(timeout_seconds=options.timeout_seconds),
         )
         self.rounds = options.rounds
+        self._connections = _connected(options, self.registry)
         # Of its own: whoever waits for tools keeps nothing else of the server waiting.
         self._waiting = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="zse-toolbox")
+
+    async def settle(self) -> None:
+        """Wait until the tools of other programs are there, or it is known that they are not."""
+        if self._connections is not None:
+            seconds = self.registry.limits.timeout_seconds
+            await asyncio.get_running_loop().run_in_executor(
+                self._waiting, self._connections.wait, seconds
+            )
+
+    def close(self) -> None:
+        """End the programs that were started for their tools."""
+        if self._connections is not None:
+            self._connections.close()
 
     async def run(
         self, name: str, arguments: object, *, request_id: str, key_name: str
@@ -64,3 +80,15 @@ class Toolbox:
             },
         )
         return result
+
+
+def _connected(options: ToolOptions, registry: ToolRegistry) -> Connections | None:
+    if not options.mcp:
+        return None
+    from zse.serve.mcp.connection import Patience
+    from zse.serve.mcp.connections import Connections
+    from zse.serve.mcp.servers import read_servers
+
+    # A call ends before the registry gives it up, and leaves no thread behind.
+    patience = Patience(call_seconds=0.9 * options.timeout_seconds)
+    return Connections(read_servers(options.mcp), registry, patience)

@@ -7,11 +7,12 @@ model writes is checked against it before the tool sees anything.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -46,6 +47,26 @@ class ToolResult:
     """JSON, or the message of an error; cut at the limit."""
     is_error: bool
     seconds: float
+
+
+class AnyTool(Protocol):
+    """What a registry holds: a ``Tool``, or one of another program."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> dict[str, Any]: ...
+
+    def call(self, arguments: object) -> object:
+        """Run with what a model wrote.
+
+        Raises:
+            ToolError: The arguments do not fit, or the tool could not do it.
+        """
 
 
 class Tool:
@@ -104,14 +125,25 @@ class ToolRegistry:
         UsageError: Two tools have one name.
     """
 
-    def __init__(self, tools: Iterable[Tool], limits: ToolLimits | None = None) -> None:
-        self._tools: dict[str, Tool] = {}
-        self._limits = limits or ToolLimits()
+    def __init__(self, tools: Iterable[AnyTool], limits: ToolLimits | None = None) -> None:
+        self._tools: dict[str, AnyTool] = {}
+        self._groups: dict[str, tuple[str, ...]] = {}
+        self._changing = threading.Lock()
+        self.limits = limits or ToolLimits()
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="zse-tool")
         for tool in tools:
             if tool.name in self._tools:
                 raise UsageError(f"two tools are called {tool.name!r}")
             self._tools[tool.name] = tool
+
+    def put(self, group: str, tools: Iterable[AnyTool]) -> None:
+        """Put tools in the place of those that a group had; names of other tools stay theirs."""
+        with self._changing:
+            old = self._groups.get(group, ())
+            kept = {name: tool for name, tool in self._tools.items() if name not in old}
+            new = {tool.name: tool for tool in tools if tool.name not in kept}
+            self._groups[group] = tuple(new)
+            self._tools = {**kept, **new}
 
     def __contains__(self, name: str) -> bool:
         return name in self._tools
@@ -154,7 +186,7 @@ class ToolRegistry:
             output = self._waited_for(tool, _object_of(arguments))
             is_error = False
         except Late:
-            output = f"error: it took longer than {self._limits.timeout_seconds:g} s"
+            output = f"error: it took longer than {self.limits.timeout_seconds:g} s"
         except ToolError as error:
             output = f"error: {error.message}"
         except Exception as error:  # noqa: BLE001 - a tool's defect is the model's answer, no crash
@@ -166,7 +198,7 @@ class ToolRegistry:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _found(self, name: str) -> Tool:
+    def _found(self, name: str) -> AnyTool:
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
             raise UsageError(
@@ -174,14 +206,14 @@ class ToolRegistry:
             )
         return self._tools[name]
 
-    def _waited_for(self, tool: Tool, arguments: object) -> str:
+    def _waited_for(self, tool: AnyTool, arguments: object) -> str:
         work = self._threads.submit(tool.call, arguments)
         try:
-            value = work.result(timeout=self._limits.timeout_seconds)
+            value = work.result(timeout=self.limits.timeout_seconds)
         finally:
             work.cancel()
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        most = self._limits.output_characters
+        most = self.limits.output_characters
         return text if len(text) <= most else f"{text[:most]}\n[cut: {len(text)} characters]"
 
 

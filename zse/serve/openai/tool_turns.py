@@ -49,6 +49,7 @@ async def open_tool_turns(
         ZSEError: As ``open_turn``.
     """
     toolbox = state_of(request).one_of(Toolbox)
+    await toolbox.settle()
     offered = msgspec.structs.replace(body, tools=_offered(body, toolbox))
     model, turn = await open_turn(request, mapping, offered)
     return model, ToolTurns(request, offered, toolbox, turn)
@@ -66,7 +67,8 @@ def _offered(body: ChatRequest, toolbox: Toolbox) -> list[Tool]:
             )
     if not wanted:
         raise BadRequestError(
-            "Invalid 'server_tools': this server runs no tools. It is started with --tools.",
+            "Invalid 'server_tools': this server runs no tools. It is started with --tools or "
+            "--mcp; the servers of --mcp may be away.",
             param="server_tools",
         )
     if body.tools:
