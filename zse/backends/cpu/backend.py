@@ -123,9 +123,7 @@ class CPUBackend(Recorder):
         self._programs: dict[Forward, Program] = {}
         self._adapting: dict[Forward, Program] | None = None
         """Programs of steps with adapters; None: no adapter was ever bound."""
-        threads = options.device.threads or choose_threads(machine, self._weight_bytes)
-        if part is not None and options.device.threads:
-            threads = max(1, threads // part.link.share.ranks)
+        threads = self._choose_threads(options, machine, part)
         self._pool = library.start_pool(
             threads, spin_nanoseconds=spin_nanoseconds(machine, threads)
         )
@@ -137,20 +135,34 @@ class CPUBackend(Recorder):
         elif part is None:
             self._pages = self._begin_arrival(machine.available_memory_bytes)
         else:
-            self._meetings = Meetings(
-                part.link,
-                spec,
-                rows=ROWS_AT_ONCE,
-                wanted=self._registers.most_wanted,
-                spin_nanoseconds=spin_nanoseconds(probe(), threads * part.link.share.ranks),
-            )
-            self._registers.step.ranks = self._meetings.pointer
+            self._meetings = self._meet(part, threads)
         self.device = DeviceUsed(
             name="cpu",
             hardware=machine.cpu_model,
             instructions=library.instructions,
             threads=threads,
         )
+
+    def _choose_threads(
+        self, options: LoadOptions, machine: DeviceInfo, part: RankPart | None
+    ) -> int:
+        """Return how many threads compute; of those that were asked for each rank has its share."""
+        threads = options.device.threads or choose_threads(machine, self._weight_bytes)
+        if part is not None and options.device.threads:
+            return max(1, threads // part.link.share.ranks)
+        return threads
+
+    def _meet(self, part: RankPart, threads: int) -> Meetings:
+        """Return where steps meet those of the other ranks, from now on."""
+        meetings = Meetings(
+            part.link,
+            self._spec,
+            rows=ROWS_AT_ONCE,
+            wanted=self._registers.most_wanted,
+            spin_nanoseconds=spin_nanoseconds(probe(), threads * part.link.share.ranks),
+        )
+        self._registers.step.ranks = meetings.pointer
+        return meetings
 
     def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:
         """Return the bytes that steps read of a file, or of a share of it."""
