@@ -4,6 +4,7 @@ import asyncio
 import gc
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.options import load_options
 from zse.quantize.locate import locate_model
+from zse.serve.admin import loading
 from zse.serve.admin.loading import ModelLoader
 from zse.serve.admin.stats import resident_bytes
 from zse.serve.ledger import Ledger
@@ -336,3 +338,17 @@ def test_the_model_of_the_start_comes_back_under_its_name_and_aliases(options, m
     answer = call("POST", LOAD, json={"model": "house"})
     assert (answer.json()["name"], answer.json()["status"]) == ("house", "loaded")
     assert call.chat("hi", model="gpt-4o", max_tokens=1).json()["model"] == "house"
+
+
+def test_a_loop_that_has_stopped_keeps_no_load_waiting(monkeypatch):
+    """A server that ends runs nothing more that threads ask of its loop."""
+    monkeypatch.setattr(loading, "_LOOK_SECONDS", 0.01)
+    loader, loop = object.__new__(loading.ModelLoader), asyncio.new_event_loop()
+    monkeypatch.setattr(loader, "_hide_idle", lambda: "idle", raising=False)
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(loader._hidden_idle, loop)
+        try:
+            assert asked.result(5) == "idle"
+        finally:
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()

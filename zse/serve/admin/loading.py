@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 _POLL_SECONDS = 0.02
+_LOOK_SECONDS = 0.5
 
 
 class LoadInProgressError(ZSEError):
@@ -312,11 +313,21 @@ class ModelLoader:
         if loop is None:
             return self._hide_idle()
         chosen: Future[TableEntry | None] = Future()
+
+        def choose() -> None:
+            if chosen.set_running_or_notify_cancel():
+                chosen.set_result(self._hide_idle())
+
         try:
-            loop.call_soon_threadsafe(lambda: chosen.set_result(self._hide_idle()))
+            loop.call_soon_threadsafe(choose)
         except RuntimeError:  # the loop has ended, and all requests with it
             return self._hide_idle()
-        return chosen.result()
+        while True:
+            try:
+                return chosen.result(_LOOK_SECONDS)
+            except TimeoutError:
+                if not loop.is_running() and chosen.cancel():  # it ended before it came to this
+                    return self._hide_idle()
 
     def _hide_idle(self) -> TableEntry | None:
         entries = [entry for entry in self._state.models if entry.is_free and not entry.is_hidden]
