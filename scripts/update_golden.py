@@ -3,6 +3,7 @@
 The stored file is compressed because its tensor region starts at 2 MiB; its SHA-256 stands beside
 it, so that a change shows in a diff. Of the image the digests are kept; they change with zse's
 version, which its labels say, and with IMAGE_FORMAT, which every change of the bytes must raise.
+What this version writes is added to released/, once; a folder that is there is never changed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ GOLDEN = ROOT / "tests" / "golden"
 sys.path[:0] = [str(ROOT), str(GOLDEN)]
 
 import plans_h200  # noqa: E402
+import released_files  # noqa: E402
 import small_file  # noqa: E402
 import small_image  # noqa: E402
 
@@ -39,6 +41,8 @@ def main() -> None:
     print(found, end="")
     plans = json.dumps(plans_h200.plans(), indent=1) + "\n"
     (GOLDEN / "plans_h200.json").write_text(plans, encoding="ascii")
+    kept = released_files.keep()
+    print(f"kept: {kept}" if kept else "released: this version is kept already")
 
 
 if __name__ == "__main__":
