@@ -59,6 +59,6 @@ def pid() -> int:
 
 
 if __name__ == "__main__":
-    if "--dead" in sys.argv:
-        sys.exit(3)
+    if len(sys.argv) > 1:
+        server.run("streamable-http", port=int(sys.argv[1]))
     server.run("stdio")

@@ -252,7 +252,9 @@ class ServerProcess:
         if self._state.options.server_tools.mcp:
             from zse.serve.toolbox import Toolbox
 
-            await asyncio.to_thread(self._state.one_of(Toolbox).close)
+            toolbox = self._state.made(Toolbox)
+            if toolbox is not None:
+                await asyncio.to_thread(toolbox.close)
         for task in beside:
             task.cancel()
 

@@ -149,6 +149,10 @@ class AppState:
         part: Part = self._parts[kind]
         return part
 
+    def made(self, kind: type[Part]) -> Part | None:
+        """Return the object of a kind where one was asked for; None where none was."""
+        return self._parts.get(kind)
+
     @property
     def ledger(self) -> Ledger:
         """Of the start."""

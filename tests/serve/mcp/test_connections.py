@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,11 +24,16 @@ PATIENCE = Patience(call_seconds=1.5, connect_seconds=15, look_seconds=30, first
 @pytest.fixture(scope="module")
 def registry():
     os.environ["ZSE_API_KEYS_OF_A_TEST"] = "secret"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    far = subprocess.Popen([sys.executable, SCRIPT, str(port)], stderr=subprocess.DEVNULL)
     registry = ToolRegistry([], ToolLimits(timeout_seconds=5))
     connections = Connections(
         [
             McpServer(name="it", command=(sys.executable, SCRIPT)),
             McpServer(name="gone", command=("/no/such/program",)),
+            McpServer(name="far", url=f"http://127.0.0.1:{port}/mcp"),
         ],
         registry,
         PATIENCE,
@@ -38,6 +45,8 @@ def registry():
         del os.environ["ZSE_API_KEYS_OF_A_TEST"]
         connections.close()
         registry.close()
+        far.terminate()
+        far.wait()
 
 
 def pid_when_back(registry):
@@ -47,6 +56,15 @@ def pid_when_back(registry):
             return int(result.output)
         time.sleep(0.05)
     raise AssertionError(result.output)
+
+
+def test_a_server_at_an_address_is_tried_until_it_is_up_and_called(registry):
+    for _ in range(400):
+        if "far_add" in registry:
+            break
+        time.sleep(0.05)
+    assert registry.execute("far_add", {"a": 1, "b": 2}).output == "3"
+    assert registry.execute("far_fail", {}).is_error
 
 
 def test_tools_are_offered_under_their_servers_name_with_their_own_schema(registry):
