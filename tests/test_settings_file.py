@@ -37,10 +37,11 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_folders_file_and_that_ove
 def test_every_option_that_a_person_may_give_can_stand_there(write):
     written = {key: row for key, row in options_of(Settings).items() if row.by_hand}
     words = {bool: "true", str: '"info"', Path: '"folder"', tuple: '["a"]'}
+    agreeing = {"gpus": '""'}  # where one device computes, none is named
     lines = [
         f'{key} = "{row.choices[0]}"'
         if row.choices
-        else f"{key} = {words.get(row.kind, max(1, row.least))}"
+        else f"{key} = {agreeing.get(key) or words.get(row.kind, max(1, row.least))}"
         for key, row in written.items()
     ]
     write("\n".join(lines))

@@ -91,6 +91,8 @@ def read_plain(given: Sequence[str]) -> dict[str, object] | None:
             value = next(words, "-")
             if value.startswith("-"):
                 return None
+        if value == "--":  # the end of flags, even behind an equals sign
+            return None
         key, row = rows[flag]
         try:
             found[key] = row.kind(value)

@@ -143,12 +143,14 @@ def _body(name: str, schema: Schema) -> str:
     required = set(schema.get("required", ()))
     rows = "".join(
         f"<tr><td><code>{escape(field)}</code></td><td>{_type(part)}</td>"
-        f"<td>{'required' if field in required else _default(part)}</td></tr>"
+        f"{_cell('required' if field in required else _default(part))}</tr>"
         for field, part in schema.get("properties", {}).items()
     )
+    told = f"<p>{escape(schema['description'])}</p>" if schema.get("description") else ""
+    table = f"<table>{rows}</table>" if rows else ""
     return (
         f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
-        f"<p>{escape(schema.get('description', ''))}</p><table>{rows}</table></details>"
+        f"{told}{table}</details>"
     )
 
 
@@ -168,6 +170,11 @@ def _types(schema: Schema) -> Iterator[str]:
         yield f"list of {_type(schema.get('items', {}))}"
     elif "type" in schema:
         yield escape(str(schema["type"]))
+
+
+def _cell(text: str) -> str:
+    """Return the last cell of a row; the page is long, and an empty one need not be sent."""
+    return f"<td>{text}</td>" if text else ""
 
 
 def _default(schema: Schema) -> str:

@@ -28,7 +28,6 @@ SHARED_REFUSED: Refused = {
     "grammar_triggers": (([],), ""),
     # Prompts
     "chat_template": ((), _OWN_TEMPLATE),
-    "documents": (([],), "Put the documents into the messages."),
     "truncation": (("disabled",), _NEVER_CUT),
     "truncate_prompt_tokens": ((), _NEVER_CUT),
     "truncate": ((), _NEVER_CUT),
@@ -119,6 +118,7 @@ CHAT_REFUSED: Refused = {
 }
 COMPLETION_REFUSED: Refused = {
     **SHARED_REFUSED,
+    "documents": (([],), "Use /v1/chat/completions."),
     "tools": (([],), "Use /v1/chat/completions."),
     "messages": ((), "Use /v1/chat/completions."),
     "return_full_text": ((False,), "Use 'echo'."),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from zse.serve.http.fields import Refused
     from zse.serve.state import LoadedModel
 
 
@@ -47,8 +48,8 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-_AS_IN_CHATS = ("chat_template", "mm_processor_kwargs", "documents")
-REFUSED = {
+_AS_IN_CHATS = ("chat_template", "mm_processor_kwargs")
+REFUSED: Refused = {"documents": (([],), "Put the documents into the messages.")} | {
     path: rule
     for path, rule in CHAT_REFUSED.items()
     if path in _AS_IN_CHATS or path.startswith("messages[]")

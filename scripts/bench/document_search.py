@@ -1,6 +1,6 @@
 """How long a search of documents takes: made-up words by Zipf's law, random vectors.
 
-    python scripts/bench/documents.py --chunks 10000 --size 384
+    python scripts/bench/document_search.py --chunks 10000 --size 384
 
 Each question has the words of a chunk and a vector near its own. Times are of the library alone,
 without the embedding of the question. Prints a table, and one JSON object as the last line.
