@@ -31,7 +31,7 @@ PYTHON = "3.11"
 MACHINES = {"amd64": ("x86_64", "on_intel"), "arm64": ("aarch64", "on_arm")}
 """Architecture -> its word in wheels, and the formula's block."""
 _PLATFORMS = ("manylinux_2_31", "manylinux_2_28", "manylinux_2_17", "manylinux2014")
-_INDEX = "https://files.pythonhosted.org/packages"
+_INDEX = "https://pypi.org/packages"
 _HEAD = """# Made by scripts/homebrew.py of a release's wheel and its locked dependencies.
 class Zse < Formula
   desc "{description}"

@@ -60,7 +60,7 @@ def test_the_formula_has_each_locked_wheel_of_an_architecture_once(
 ) -> None:
     own = re.sub(rf"\n  {other} do\n.*?\n  end\n", "\n", formula, count=1, flags=re.DOTALL)
     rows = re.findall(
-        r'resource "(.*)" do\n\s+url "https://files\.pythonhosted\.org/packages/[\w.]+/\w/[\w-]+/(.*)", '
+        r'resource "(.*)" do\n\s+url "https://pypi\.org/packages/[\w.]+/\w/[\w-]+/(.*)", '
         r'using: :nounzip\n\s+sha256 "(.*)"\n\s+end\n',
         own,
     )

@@ -48,6 +48,11 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
         from zse.serve.meshed import with_mesh
 
         settings = with_mesh(settings)
+    if settings.serve.server_tools.tools:
+        from zse.tools.builtin import builtin_tools
+
+        named = settings.serve.server_tools
+        builtin_tools(named.tools, hosts=named.hosts)  # says at the start what is no tool
     if settings.serve.fleet.models:
         keep_code(settings.serve.load.device.name)
     options = settings.serve

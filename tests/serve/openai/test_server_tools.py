@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -102,6 +104,14 @@ def test_a_server_without_tools_says_so(call, check_error):
     assert ServeOptions().server_tools.tools == ()
     said = check_error(call.chat("Hello", server_tools=True), 400, param="server_tools")
     assert "--tools" in said
+
+
+@pytest.mark.parametrize(("name", "words"), [("dance", "no tool"), ("http_get", "no host")])
+def test_a_tool_that_cannot_run_ends_the_start(name, words):
+    command = [sys.executable, "-m", "zse.serve", "tiny", "--port", "0", "--tools", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
 
 
 def test_some_may_be_asked_for(ask):

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -106,7 +107,7 @@ def error_of(who: str, failed: Failed) -> ZSEError:
     return DeviceError(told, hint=failed.hint)
 
 
-class RankLinkBase:
+class RankLinkBase(ABC):
     """What the sides have in common; see ``zse.backends.ranks.RankLink``."""
 
     def __init__(self, share: Share, shared: SharedMemory) -> None:
@@ -125,11 +126,13 @@ class RankLinkBase:
         rows = [msgspec.msgpack.decode(gift.payload, type=list[int]) for gift in gifts]
         return [min(column) for column in zip(*rows, strict=True)]
 
+    @abstractmethod
     def exchange(self, payload: bytes, descriptors: Sequence[int] = ()) -> list[Gift]:
-        raise NotImplementedError
+        """Give something to all ranks, and return what each gave, in rank order."""
 
+    @abstractmethod
     def check(self) -> None:
-        raise NotImplementedError
+        """Raise what became of a rank that is gone."""
 
 
 class LeaderLink(RankLinkBase):
