@@ -21,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from machine import machine_facts
 from peers import PeerNotRunError, measure_peer
-from timed_server import ROOT, Starts, measure_starts, spread, zse_server
+from timed_server import PROMPT_TOKENS, ROOT, Starts, measure_starts, spread, zse_server
 
 sys.path.insert(0, str(ROOT))
 
@@ -55,6 +56,13 @@ def main() -> None:
     parser.add_argument(
         "--settle-seconds", type=float, default=4.0, help="that the first, uncounted server lives"
     )
+    parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS)
+    parser.add_argument(
+        "--asks",
+        choices=("ready", "at-once"),
+        default="ready",
+        help="ask once the server is ready; or from the first moment on, until it answers",
+    )
     parser.add_argument("--serve-arguments", default="", help="more flags of our server")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="zse-cold-") as folder:
@@ -76,7 +84,11 @@ def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, obj
     if kind == "cuda":
         arguments.append(f"--kv-gib={kv_gib(spec, kind):.4f}")
     arguments += shlex.split(options.serve_arguments)
-    server = zse_server(model, device=options.device, arguments=arguments)
+    server = replace(
+        zse_server(model, device=options.device, arguments=arguments),
+        prompt_tokens=options.prompt_tokens,
+        asks=options.asks,
+    )
     found = measure_starts(
         server,
         repeat=options.repeat,

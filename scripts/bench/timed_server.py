@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -46,6 +46,10 @@ class TimedServer:
     """Takes completions."""
     body: Callable[[list[int], int, bool], dict[str, object]]
     """Prompt ids, number of tokens, streamed -> request body."""
+    prompt_tokens: int = PROMPT_TOKENS
+    """Of the first prompt."""
+    asks: Literal["ready", "at-once"] = "ready"
+    """See ``zse.deploy.measure.start.Dialogue``."""
 
     def subject(self, vocabulary: int) -> Subject:
         """Return what the meter starts and asks for one token."""
@@ -57,8 +61,9 @@ class TimedServer:
                 live_path=self.live_path,
                 ready_path=self.ready_path,
                 path=self.path,
-                question=self.body(prompt_ids(PROMPT_TOKENS, vocabulary, 0), 1, True),
+                question=self.body(prompt_ids(self.prompt_tokens, vocabulary, 0), 1, True),
                 brings_text=bool,  # the first event is the token
+                asks=self.asks,
             ),
             is_told_when=True,
         )

@@ -10,7 +10,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from zse.deploy.errors import ColdStartError
 from zse.records import record
@@ -51,6 +51,9 @@ class Dialogue:
     """Body of a request whose answer is streamed."""
     brings_text: Callable[[Mapping[str, Any]], bool] = _has_text
     """Whether an event of the stream holds text, or the end of an answer without any."""
+    asks: Literal["ready", "at-once"] = "ready"
+    """When the question is put: once the server says that it is ready; or as soon as it listens,
+    again and again where it is refused for the time being. Ready is then asked for afterwards."""
 
 
 @record
@@ -117,8 +120,12 @@ def measure_start(
             )
             dialogue = subject.dialogue
             live_ms = watch.wait(dialogue.live_path) if dialogue.live_path else 0.0
-            ready_ms = watch.wait(dialogue.ready_path)
-            first_token_ms = watch.ask(dialogue)
+            if dialogue.asks == "at-once":
+                first_token_ms = watch.ask_at_once(dialogue)
+                ready_ms = watch.wait(dialogue.ready_path)
+            else:
+                ready_ms = watch.wait(dialogue.ready_path)
+                first_token_ms = watch.ask(dialogue)
             ledger = watch.ledger(dialogue.ready_path)
             if then is not None:
                 then(port)
@@ -161,6 +168,25 @@ class _Watch:
                 return self._first_text(answer, dialogue)
         except (OSError, http.client.HTTPException) as error:
             raise self._failure(f"the question was not answered: {error}") from error
+
+    def ask_at_once(self, dialogue: Dialogue) -> float:
+        """Ask from the first moment on; return the ms until the first text of a streamed answer."""
+        body = json.dumps(dialogue.question).encode()
+        while self._elapsed_ms() < self.timeout_seconds * 1000:
+            try:
+                with self._request("POST", dialogue.path, body) as answer:
+                    if answer.status == http.HTTPStatus.OK:
+                        return self._first_text(answer, dialogue)
+                    if answer.status != http.HTTPStatus.SERVICE_UNAVAILABLE:
+                        text = answer.read(500).decode(errors="replace")
+                        what = f"the question was answered with {answer.status}: {text}"
+                        raise self._failure(what)
+            except (OSError, http.client.HTTPException):
+                pass
+            if self.process.poll() is not None:
+                raise self._failure(f"the server ended with code {self.process.returncode}")
+            time.sleep(_POLL_SECONDS)
+        raise self._failure(f"the question was not taken in {self.timeout_seconds:g} s")
 
     def _first_text(self, answer: http.client.HTTPResponse, dialogue: Dialogue) -> float:
         for line in answer:
