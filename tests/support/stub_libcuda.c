@@ -40,9 +40,18 @@ static Result text_of(int code, const char **out, int want_name) {
 Result cuGetErrorName(int code, const char **out) { return text_of(code, out, 1); }
 Result cuGetErrorString(int code, const char **out) { return text_of(code, out, 0); }
 Result cuDriverGetVersion(int *out) { MAY_FAIL; *out = (int)setting("ZSE_STUB_VERSION", 12040); return 0; }
-Result cuInit(unsigned flags) { MAY_FAIL; return flags ? 1 : 0; }
-Result cuDeviceGetCount(int *out) { MAY_FAIL; *out = (int)setting("ZSE_STUB_DEVICES", 1); return 0; }
-Result cuDeviceGet(int *out, int ordinal) { MAY_FAIL; *out = ordinal + 40; return 0; }
+// What is visible is read once, as the driver does.
+static int one_visible = -2;
+Result cuInit(unsigned flags) {
+  MAY_FAIL;
+  if (one_visible == -2) {
+    const char *named = getenv("CUDA_VISIBLE_DEVICES");
+    one_visible = named && *named && !strchr(named, ',') ? atoi(named) : -1;
+  }
+  return flags ? 1 : 0;
+}
+Result cuDeviceGetCount(int *out) { MAY_FAIL; *out = one_visible >= 0 ? 1 : (int)setting("ZSE_STUB_DEVICES", 1); return 0; }
+Result cuDeviceGet(int *out, int ordinal) { MAY_FAIL; *out = 40 + ordinal + (one_visible >= 0 ? one_visible : 0); return 0; }
 Result cuDeviceGetName(char *out, int length, int device) { MAY_FAIL; (void)device; snprintf(out, length, "Stub GPU"); return 0; }
 Result cuDeviceTotalMem_v2(size_t *out, int device) { MAY_FAIL; (void)device; *out = total_bytes(); return 0; }
 Result cuDeviceGetUuid_v2(unsigned char *out, int device) { MAY_FAIL; for (int i = 0; i < 16; i++) out[i] = i; out[15] = device; return 0; }

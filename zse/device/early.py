@@ -9,7 +9,14 @@ from __future__ import annotations
 import ctypes
 import threading
 
-from zse.environment import device_hint, use_one_gpu_queue
+from zse.environment import (
+    device_hint,
+    driver_has_started,
+    num_gpu_nodes,
+    one_gpu,
+    show_one_gpu,
+    use_one_gpu_queue,
+)
 
 TYPE_CHECKING = False  # without importing ``typing``
 if TYPE_CHECKING:
@@ -20,19 +27,29 @@ def wake_driver(arguments: Sequence[str]) -> threading.Thread | None:
     """Begin to start the driver in a thread, unless a command line names another device.
 
     That is half of what opening a GPU takes, and the same for each of them. Where the settings turn
-    out to name none, nothing has been made on any.
+    out to name none, nothing has been made on any. On a machine of several GPUs it waits for the
+    settings: where they name one, ``open_early`` has the driver look at that alone.
     """
-    if not _is_gpu(device_hint(arguments)):
+    if not _is_gpu(device_hint(arguments)) or num_gpu_nodes() > 1:
         return None
     return _begin(_driver)
 
 
-def open_early(device: str) -> threading.Thread | None:
-    """Begin to make the context of auto, cuda or cuda:N in a thread; return it, if there is one."""
+def open_early(device: str, *, is_only: bool = False) -> threading.Thread | None:
+    """Begin to make the context of auto, cuda or cuda:N in a thread; return it, if there is one.
+
+    Args:
+        device: Its name.
+        is_only: Whether this process uses no other GPU as long as it lives. The driver, if it has
+            not started, is not shown others then: it takes 0.2 s for each.
+    """
     ordinal = device.partition(":")[2]
     if not _is_gpu(device) or not (ordinal or "0").isdecimal():
         return None
-    return _begin(_open, int(ordinal or 0))
+    number = int(ordinal or 0)
+    if is_only and one_gpu.ordinal is None and number < num_gpu_nodes() > 1:
+        show_one_gpu(number)
+    return _begin(_open, number)
 
 
 def _is_gpu(device: str) -> bool:
@@ -52,11 +69,14 @@ def _driver() -> ctypes.CDLL | None:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    return driver if driver.cuInit(0) == 0 else None
+    code = driver.cuInit(0)
+    driver_has_started()
+    return driver if code == 0 else None
 
 
 def _open(ordinal: int) -> None:
     driver = _driver()
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver is not None and driver.cuDeviceGet(ctypes.byref(device), ordinal) == 0:
+    place = ordinal if one_gpu.ordinal is None else 0
+    if driver is not None and driver.cuDeviceGet(ctypes.byref(device), place) == 0:
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

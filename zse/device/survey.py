@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import CudaError, CudaRule
 from zse.device.cuda.gpu import Gpu
-from zse.device.cuda.info import count_devices, read_info
+from zse.device.cuda.info import read_info, seen_ordinals
 from zse.device.cuda.library import Driver, version_text
 from zse.device.cuda.links import read_links
 from zse.records import record
@@ -49,7 +49,7 @@ def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
         driver = driver or Driver()
         version = version_text(driver.read_version())
         driver.version()
-        gpus = tuple(_look_at(driver, ordinal) for ordinal in range(count_devices(driver)))
+        gpus = tuple(_look_at(driver, ordinal) for ordinal in seen_ordinals(driver))
         links = tuple(read_links(driver))
     except CudaError as error:
         return CudaSurvey(driver_version=version, gpus=(), problem=error)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from zse.device.early import open_early
 from zse.device.open import keep_code
+from zse.options import RankOptions
 from zse.serve import collector
 from zse.serve.ledger import Ledger
 from zse.serve.sockets import bind_socket
+from zse.server_options import MeshOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,10 +85,16 @@ def _leave(number: int, frame: object) -> None:  # noqa: ARG001
 def _begin_to_load(settings: Settings, ledger: Ledger) -> Callable[[AppState], LoadedModel]:
     load = settings.serve.load
     first = load.ranks.gpus.partition(",")[0].strip()
-    open_early(f"cuda:{first}" if first.isdecimal() else load.device.name)
+    named = f"cuda:{first}" if first.isdecimal() else load.device.name
+    open_early(named, is_only=_uses_one_gpu(settings))
     from zse.serve.head_start import HeadStart
 
     return partial(_load, settings, HeadStart(settings, ledger.phase, ledger.report))
+
+
+def _uses_one_gpu(settings: Settings) -> bool:
+    """Whether nothing in this process can come to use a second GPU."""
+    return settings.serve.load.ranks == RankOptions() and settings.serve.mesh == MeshOptions()
 
 
 def _load(settings: Settings, head_start: HeadStart, state: AppState) -> LoadedModel:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import CudaRule
 from zse.device.facts import GpuInfo
+from zse.environment import one_gpu
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.device.cuda.library import Driver
 
 WARP_THREADS = 10
@@ -35,17 +38,28 @@ def count_devices(driver: Driver) -> int:
     return driver.read(ctypes.c_int, "cuDeviceGetCount")
 
 
+def seen_ordinals(driver: Driver) -> Sequence[int]:
+    """Return the numbers of the GPUs that this process sees; the driver is initialised by it."""
+    count = count_devices(driver)
+    return range(count) if one_gpu.ordinal is None or count != 1 else (one_gpu.ordinal,)
+
+
 def get_device(driver: Driver, ordinal: int) -> int:
     """Return the driver's number of a GPU.
 
     Raises:
         CudaError: There are fewer.
     """
-    count = count_devices(driver)
-    if not 0 <= ordinal < count:
-        seen = "1 GPU is" if count == 1 else f"{count} GPUs are"
-        raise CudaRule.NO_DEVICE(f"there is no GPU {ordinal}: {seen} visible, counted from 0")
-    return driver.read(ctypes.c_int, "cuDeviceGet", ordinal)
+    seen = seen_ordinals(driver)
+    if ordinal not in seen:
+        if one_gpu.ordinal is not None:
+            raise CudaRule.NO_DEVICE(
+                f"there is no GPU {ordinal} for this process, which uses GPU {one_gpu.ordinal}",
+                hint="Count from 0; CUDA_VISIBLE_DEVICES, where it is set, says which are visible.",
+            )
+        found = "1 GPU is" if len(seen) == 1 else f"{len(seen)} GPUs are"
+        raise CudaRule.NO_DEVICE(f"there is no GPU {ordinal}: {found} visible, counted from 0")
+    return driver.read(ctypes.c_int, "cuDeviceGet", seen.index(ordinal))
 
 
 def read_attribute(driver: Driver, device: int, attribute: int) -> int:

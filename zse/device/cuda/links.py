@@ -6,7 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import CudaRule
-from zse.device.cuda.info import count_devices, get_device
+from zse.device.cuda.info import get_device, seen_ordinals
 from zse.device.facts import GpuLink
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def read_link(driver: Driver, ordinal: int, other: int) -> GpuLink:
 
 def read_links(driver: Driver) -> list[GpuLink]:
     """Return the links between all GPUs that this process sees, each pair in both directions."""
-    every = range(count_devices(driver))
+    every = seen_ordinals(driver)
     return [read_link(driver, one, other) for one in every for other in every if one != other]
 
 
