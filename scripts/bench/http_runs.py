@@ -19,6 +19,7 @@ from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 READY_SECONDS = 600
 MAX_LINE_BYTES = 1 << 20
@@ -38,9 +39,12 @@ class HttpServer:
     Args:
         options: With the model and the device arguments.
         num_tokens: Longest sequence in tokens.
+        extra: Further arguments of the server.
     """
 
-    def __init__(self, options: argparse.Namespace, *, num_tokens: int) -> None:
+    def __init__(
+        self, options: argparse.Namespace, *, num_tokens: int, extra: Sequence[str] = ()
+    ) -> None:
         with ZSEReader(options.model) as reader:
             self.vocab_size = int(reader.header.model_config["vocab_size"])
             tokenizer = load_tokenizer(reader)
@@ -49,12 +53,12 @@ class HttpServer:
             self._letter = tokenizer.encode("a", add_special_tokens=False)[-1]
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+            self.port = self._port = probe.getsockname()[1]
         flags = ["--port", self._port, "--device", options.device, "--max-context", num_tokens]
         flags += ["--threads", options.threads, "--kv-dtype", options.kv_dtype]
         flags += ["--kernels", options.kernels] if options.kernels else []
         flags += ["--exact-activations"] if options.exact_activations else []
-        command = [sys.executable, "-m", "zse.serve", options.model, *map(str, flags)]
+        command = [sys.executable, "-m", "zse.serve", options.model, *map(str, flags), *extra]
         self._process = subprocess.Popen([*command, "--log-level", "warning"])
 
     def __enter__(self) -> Self:

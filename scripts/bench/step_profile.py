@@ -1,10 +1,13 @@
-"""Where the time of a decode step goes: each kernel of a step replayed alone, in graphs.
+"""Where the time of a step goes: each kernel of a step replayed alone, in graphs.
 
 Records the launches of one step, then captures those of each kind (a layer's norm, its matrices,
-attention ...) into a graph of their own and times it, beside the whole step and the time that
-reading the step's bytes would take at the memory's measured speed.
+attention ...) into a graph of their own and times it, beside the whole step.
 
     python scripts/bench/step_profile.py MODEL.zse [--rows 1] [--context 384]
+    python scripts/bench/step_profile.py MODEL.zse --prompt 8192 [--context 0]
+
+With ``--prompt`` the step is a piece of one prompt, behind ``--context`` tokens, and launched
+eagerly: the whole is timed between two events, the host's launches included.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import argparse
 import dataclasses
 import json
 import statistics
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from machine import machine_facts
 
@@ -27,7 +30,10 @@ from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
 
-REPLAYS = 30
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPLAYS = 20
 
 
 class Recorder:
@@ -47,29 +53,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--prompt", type=int, default=0, help="tokens of a piece of a prompt")
     parser.add_argument("--context", type=int, default=384)
+    parser.add_argument("--prefill-precision", default="auto")
     parser.add_argument("--kernels", default=load_settings().serve.load.device.kernels)
     parser.add_argument("--kv-dtype", default="auto")
     parser.add_argument("--exact-activations", action="store_true")
     options = parser.parse_args()
-    blocks = options.context // 32 + 2
+    blocks = (options.context + options.prompt) // 32 + 2
     runner = load_runner(
         options.model,
         load_options(
             device="cuda",
-            max_context=max(4096, options.context + 64),
+            max_context=max(4096, options.context + options.prompt + 64),
             num_blocks=blocks * options.rows,
             max_sequences=max(options.rows, 2),
+            max_batch_tokens=max(options.prompt, 2048),
+            prefill_precision=options.prefill_precision,
             kernels=options.kernels,
             kv_dtype=options.kv_dtype,
             exact_activations=options.exact_activations,
         ),
         cache_dir=load_settings().cache_dir,
     )
-    rows = profile(runner, options.rows, options.context, blocks)
+    if options.prompt:
+        rows = profile_prompt(runner, options.prompt, options.context, blocks)
+    else:
+        rows = profile(runner, options.rows, options.context, blocks)
     print_table(rows)
     facts = {"subject": "step_profile", **machine_facts(), "model": options.model}
-    print(json.dumps({**facts, "rows": options.rows, "context": options.context, "kernels": rows}))
+    asked = {"rows": options.rows, "prompt": options.prompt, "context": options.context}
+    print(json.dumps({**facts, **asked, "kernels": rows}))
 
 
 def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str, Any]]:
@@ -96,14 +110,40 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
     recorder = Recorder(step.launcher)
     runner._forward(backend, dataclasses.replace(step, launcher=recorder))
     whole = time_graph(backend, captured.graph)
+    return by_kind(backend, recorder, whole)
+
+
+def profile_prompt(runner: Any, tokens: int, context: int, blocks: int) -> list[dict[str, Any]]:
+    backend = runner._backend
+    chunk = SequenceChunk(
+        sequence_slot=0,
+        token_ids=[7 + index % 1000 for index in range(tokens)],
+        start_position=context,
+        block_table=range(blocks),
+        kind="prefill",
+    )
+    batch = StepBatch(chunks=[chunk], sampling=[[SamplingRow(temperature=0.0)]])
+    for _ in range(3):
+        runner.execute(batch)
+    step = backend.begin(batch)
+    recorder = Recorder(step.launcher)
+    runner._forward(backend, dataclasses.replace(step, launcher=recorder))
+    whole = timed(backend, lambda: runner._forward(backend, step))
+    return by_kind(backend, recorder, whole)
+
+
+def by_kind(backend: Any, recorder: Recorder, whole: float) -> list[dict[str, Any]]:
+    """Return what a step takes, and its launches of each kind alone, in microseconds."""
     kinds: dict[tuple[str, Any], list[Any]] = {}
     for launch in recorder.launches:
         kinds.setdefault((launch[0].key, launch[1]), []).append(launch)
-    table = [{"kernel": "whole step", "launches": len(recorder.launches), "step_us": whole}]
+    table: list[dict[str, Any]] = [
+        {"kernel": "whole step", "launches": len(recorder.launches), "step_us": whole}
+    ]
     for (key, grid), launches in kinds.items():
         with backend._gpu.capture(backend._stream) as capture:
             for variant, launch_grid, arguments in launches:
-                step.launcher.launch(variant, launch_grid, *arguments)
+                recorder._launcher.launch(variant, launch_grid, *arguments)
         graph = capture.graph.instantiate()
         micros = time_graph(backend, graph)
         table.append(
@@ -114,11 +154,16 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
 
 def time_graph(backend: Any, graph: Any) -> float:
     """Return the median microseconds of a replay."""
+    return timed(backend, lambda: graph.launch(backend._stream))
+
+
+def timed(backend: Any, work: Callable[[], object]) -> float:
+    """Return the median microseconds of what some work puts into the stream."""
     start, end = (backend._gpu.create_event(timing=True) for _ in range(2))
     times = []
     for _ in range(REPLAYS):
         start.record(backend._stream)
-        graph.launch(backend._stream)
+        work()
         end.record(backend._stream)
         end.synchronize()
         times.append(end.elapsed_ms(start) * 1e3)
