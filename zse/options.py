@@ -24,6 +24,7 @@ from zse.units import GIB
 
 KV_DTYPES = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
 PREFILL_PRECISIONS = ("auto", "16", "8")
+PREFILL_WEIGHTS = ("auto", "keep", "make")
 SPECULATIONS = ("auto", "suffix", "model", "off")
 STREAMINGS = ("auto", "on", "off")
 CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
@@ -61,6 +62,12 @@ class DeviceOptions(Checked):
         "Bits of products of more than 256 tokens with quantized matrices on a GPU; auto is 8, and "
         "16 for encoders and beside --exact-activations or --deterministic, which refuse 8",
         choices=PREFILL_PRECISIONS,
+    )
+    prefill_weights: str = described(
+        "auto",
+        "Whether a GPU keeps weights as its 8-bit products of prompts read them, a byte each, or "
+        "makes them for each step; auto keeps what an eighth of the memory beside weights holds",
+        choices=PREFILL_WEIGHTS,
     )
     kernels: str = described(
         "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
@@ -292,6 +299,7 @@ class LoadFields(TypedDict, total=False):
     exact_activations: bool
     deterministic: bool
     prefill_precision: str
+    prefill_weights: str
     kernels: str
     kv_gib: float
     kv_dtype: str

@@ -22,6 +22,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-dtype", default="auto", help="auto, fp32, bf16 or int8")
     parser.add_argument("--exact-activations", action="store_true", help="no 8-bit activations")
     parser.add_argument("--prefill-precision", default="auto", help="auto, 16 or 8 bits")
+    parser.add_argument("--prefill-weights", default="auto", help="auto, keep or make")
     parser.add_argument(
         "--kernels",
         default=load_settings().serve.load.device.kernels,
@@ -40,7 +41,8 @@ def open_core(
     options: argparse.Namespace, *, num_tokens: int, max_sequences: int, max_batch_tokens: int
 ) -> AnyCore:
     """Open a model with a KV cache for ``max_sequences`` of ``num_tokens`` each."""
-    names = ("device", "threads", "kv_dtype", "exact_activations", "kernels", "prefill_precision")
+    names = ("device", "threads", "kv_dtype", "exact_activations", "kernels")
+    names += ("prefill_precision", "prefill_weights")
     load = load_options(
         **{name: getattr(options, name) for name in names},
         max_batch_tokens=max_batch_tokens,

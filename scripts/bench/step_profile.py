@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=0, help="tokens of a piece of a prompt")
     parser.add_argument("--context", type=int, default=384)
     parser.add_argument("--prefill-precision", default="auto")
+    parser.add_argument("--prefill-weights", default="auto")
     parser.add_argument("--kernels", default=load_settings().serve.load.device.kernels)
     parser.add_argument("--kv-dtype", default="auto")
     parser.add_argument("--exact-activations", action="store_true")
@@ -70,6 +71,7 @@ def main() -> None:
             max_sequences=max(options.rows, 2),
             max_batch_tokens=max(options.prompt, 2048),
             prefill_precision=options.prefill_precision,
+            prefill_weights=options.prefill_weights,
             kernels=options.kernels,
             kv_dtype=options.kv_dtype,
             exact_activations=options.exact_activations,

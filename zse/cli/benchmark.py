@@ -56,7 +56,8 @@ class BenchmarkResult:
 
 app = App()
 _FLAGS = ["device", "threads", "kernels", "kv_dtype", "exact_activations", "deterministic"]
-_FLAGS += ["prefill_precision", "speculate", "draft_model", "tensor_parallel", "gpus"]
+_FLAGS += ["prefill_precision", "prefill_weights", "speculate", "draft_model"]
+_FLAGS += ["tensor_parallel", "gpus"]
 
 
 @app.command("benchmark")

@@ -214,6 +214,25 @@ def test_many_rows_are_rounded_to_8_bits_unless_that_is_forbidden(make_pair, mon
     assert all((each - wanted).norm() <= 4e-2 * wanted.norm() for each in found.values())
 
 
+def test_kept_weights_give_the_bits_of_those_that_are_made_for_each_step(make_pair, monkeypatch):
+    monkeypatch.setattr("zse.backends.gpu.plans.BATCH_ROWS", 2)
+    monkeypatch.setattr("zse.backends.gpu.plans.WIDENED_BYTES", 1 << 18)
+    path = make_pair("qwen2", "int4", **SHAPE).path
+    found = {}
+    for kept in ("keep", "make"):
+        with closing(open_runner(path, prefill_weights=kept)) as runner:
+            assert "prompt_weights" not in runner.memory_bytes()  # a start makes none
+            found[kept] = as_tensor(runner.logits(PROMPT))
+            again = as_tensor(runner.logits(PROMPT))
+            assert again.equal(found[kept])
+            assert ("prompt_weights" in runner.memory_bytes()) == (kept == "keep")
+            if kept == "keep":
+                assert runner._backend._give_up()
+                assert as_tensor(runner.logits(PROMPT)).equal(found[kept])
+                assert not runner._backend._give_up()
+    assert found["keep"].equal(found["make"])
+
+
 def test_the_first_decode_step_is_launched_as_it_is_where_none_is_captured_and_then_captured(
     runner, path
 ):

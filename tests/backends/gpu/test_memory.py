@@ -13,8 +13,9 @@ from gpu_facts import H200
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.kept_weights import KeptWeights, kept_of
 from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
-from zse.backends.gpu.memory import choose_num_blocks
+from zse.backends.gpu.memory import choose_num_blocks, kept_limit_bytes
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.backends.kv_groups import KVGroups, groups_of
@@ -193,3 +194,50 @@ def test_states_take_at_most_half_of_what_the_weights_leave(caplog: pytest.LogCa
     assert "32 sequences run at once, not 64" in caplog.messages[0]
     assert with_states_that_fit(spec, asked, -1).batch.max_sequences == 1
     assert with_states_that_fit(SPEC, asked, 0) is asked  # it has no states
+
+
+MATRIX = LinearWeight(scheme="int8", rows=1024, columns=1024, weights=256)
+
+
+def test_weights_kept_for_prompts_take_no_more_than_an_eighth_of_what_the_model_leaves() -> None:
+    limit = kept_limit_bytes(budget(40), LAYOUT, options(), 100 * GIB)
+    assert limit == budget(40).for_cache // 8
+    assert kept_limit_bytes(budget(40), LAYOUT, options(), GIB) == GIB
+    assert kept_limit_bytes(budget(6), LAYOUT, options(kv_gib=0.2), GIB) < GIB // 10
+    assert kept_limit_bytes(budget(4), LAYOUT, options(), GIB) == 0
+
+
+def test_a_cache_that_was_asked_for_goes_before_kept_weights() -> None:
+    spared = budget(40).for_cache - 34 * GIB
+    assert kept_limit_bytes(budget(40), LAYOUT, options(kv_gib=34), 100 * GIB) == spared
+
+
+def test_weights_are_kept_all_or_none_where_that_is_asked() -> None:
+    assert kept_limit_bytes(budget(6), LAYOUT, options(prefill_weights="keep"), GIB) == GIB
+    assert kept_limit_bytes(budget(40), LAYOUT, options(prefill_weights="make"), GIB) == 0
+    with pytest.raises(DeviceError, match="of weights kept for prompts"):
+        replace(budget(6), kept=GIB).check()
+
+
+def test_matrices_are_kept_in_order_as_far_as_there_is_room() -> None:
+    room = 2 * (1024 * 1024 + 4096)
+    assert kept_of([MATRIX] * 3, room) == [MATRIX] * 2
+    assert kept_of([MATRIX] * 3, room - 1) == [MATRIX]
+
+
+class FullGpu:
+    def allocate(self, length_bytes: int) -> object:
+        raise OutOfMemoryError(f"no {length_bytes} bytes")
+
+
+class OutOfMemoryError(DeviceError):
+    is_out_of_memory = True
+
+
+def test_kept_weights_are_done_without_where_their_memory_is_gone() -> None:
+    kept = KeptWeights(FullGpu(), [MATRIX], 2 << 20)
+    assert kept.length_bytes > 0
+    kept.make(None, None)
+    assert kept.of(MATRIX) is None
+    assert kept.length_bytes == kept.taken_bytes == 0
+    assert not kept.give_up()

@@ -112,9 +112,14 @@ class GPUBackend(PooledBlocks, GPUOperations):
         try:
             return self._compute(plan, forward)
         except DeviceError as error:
-            if not (error.is_out_of_memory and self._passes.give_up(self._moved)):
+            if not (error.is_out_of_memory and self._give_up()):
                 raise
             return self._compute(plan, forward)
+
+    def _give_up(self) -> bool:
+        """Give back memory that steps can do without; whether there was some."""
+        self._stream.synchronize()
+        return self._model.kept_weights.give_up() or self._passes.give_up(self._moved)
 
     def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
         if self._is_captured(plan) and self._is_due():
@@ -281,6 +286,8 @@ class GPUBackend(PooledBlocks, GPUOperations):
             "kv_cache": self._memory.sequences.cache.length_bytes,
             "scratch": self._memory.scratch.length_bytes,
         }
+        if kept := self._model.kept_weights.taken_bytes:
+            held["prompt_weights"] = kept
         states, adapters = self._memory.sequences.states, self._model.adapters
         if states is not None:
             held["states"] = states.length_bytes
@@ -331,6 +338,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._model.weights.header = header
         self._model.weights.widen_vectors(self._stream)
         self._model.row_maxima.forget()
+        self._model.kept_weights.forget()
         self._memory.sequences.cache.clear_unseen(self._stream)
 
     def close(self) -> None:

@@ -27,6 +27,8 @@ class MemoryBudget:
     """States of the sequences that run at once."""
     adapters: int = 0
     """Set aside for adapters."""
+    kept: int = 0
+    """Weights as prompts read them, which are taken when the first long one comes."""
 
     @property
     def for_cache(self) -> int:
@@ -34,7 +36,7 @@ class MemoryBudget:
         limit = self.free - MARGIN_BYTES
         if self.allowed:
             limit = min(limit, self.allowed - MARGIN_BYTES)
-        return limit - self.weights - self.scratch - self.states - self.adapters
+        return limit - self.weights - self.scratch - self.states - self.adapters - self.kept
 
     @property
     def holds_weights(self) -> bool:
@@ -45,11 +47,12 @@ class MemoryBudget:
         """Refuse, with a ``DeviceError``, what leaves fewer bytes than this to the cache."""
         if self.for_cache >= cache_bytes:
             return
-        others = self.scratch + self.states + self.adapters
+        others = self.scratch + self.states + self.adapters + self.kept
         needed = self.weights + others + MARGIN_BYTES + cache_bytes
         allowed = f", {gib(self.allowed)} are allowed" if self.allowed else ""
         states = f"{gib(self.states)} states of sequences, " if self.states else ""
         states += f"{gib(self.adapters)} for adapters, " if self.adapters else ""
+        states += f"{gib(self.kept)} of weights kept for prompts, " if self.kept else ""
         raise DeviceError(
             f"the model needs {gib(needed)} of GPU memory ({gib(self.weights)} weights, "
             f"{gib(self.scratch)} scratch, {states}{gib(MARGIN_BYTES)} for the driver, and a KV "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.budget import gib
+from zse.backends.gpu.kept_weights import FREE_SHARE
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool
 from zse.errors import DeviceError
 from zse.records import record
@@ -51,6 +52,23 @@ def limited(layout: KVLayout, budget: MemoryBudget, options: LoadOptions) -> KVL
         return layout
     memory_bytes = min(cache.kv_bytes or budget.for_cache, budget.for_cache)
     return replace(layout, groups=layout.groups.within(memory_bytes, layout.block_bytes()))
+
+
+def kept_limit_bytes(
+    budget: MemoryBudget, layout: KVLayout, options: LoadOptions, total_bytes: int
+) -> int:
+    """Return how much memory weights may be kept in that are turned for prompts.
+
+    Args:
+        total_bytes: What all of them take.
+    """
+    wanted = options.device.prefill_weights
+    if wanted != "auto":
+        return total_bytes if wanted == "keep" else 0
+    blocks = layout.block_bytes()
+    cache_bytes = layout.groups.length_bytes(options.cache.num_blocks, blocks)
+    spared = budget.for_cache - max(cache_bytes, options.cache.kv_bytes)
+    return max(0, min(total_bytes, budget.for_cache // FREE_SHARE, spared))
 
 
 def choose_num_blocks(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
+from zse.backends.gpu.kept_weights import KeptWeights
 from zse.backends.gpu.kinds import adapter_pool_of, mixtures_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
@@ -23,6 +24,7 @@ from zse.kernels.attention.launch import (
 )
 from zse.kernels.attention.variants import PREFILL_QUERIES
 from zse.kernels.layout import BlockTables, HeadInputs
+from zse.kernels.linear.launch_8bit import turned_bytes
 from zse.kernels.rope_store.launch import rope_table
 from zse.records import record
 
@@ -111,10 +113,22 @@ class DeviceModel:
         }
         self.mixtures = mixtures_of(spec, weights.linears, weights.vectors)
         self._counters = gpu.allocate(self.plans.counters_bytes)
-        self.row_maxima = RowMaxima(
-            gpu, [matrix for matrix in self.plans.turned_matrices if passes.stays(matrix)]
-        )
+        self.stayed_matrices = [
+            matrix for matrix in self.plans.turned_matrices if passes.stays(matrix)
+        ]
+        """Those of long prompts that are always where they are said to be."""
+        self.row_maxima = RowMaxima(gpu, self.stayed_matrices)
+        self.kept_weights = KeptWeights(gpu, (), 0)
         self.adapters = adapter_pool_of(gpu, spec, options.lora)
+
+    @property
+    def turned_matrices_bytes(self) -> int:
+        """Bytes of all matrices that may be kept turned."""
+        return sum(turned_bytes(each.rows, each.columns) for each in self.stayed_matrices)
+
+    def keep_turned(self, limit_bytes: int) -> None:
+        """Keep weights turned for prompts, once one comes, in at most so many bytes."""
+        self.kept_weights = KeptWeights(self._gpu, self.stayed_matrices, limit_bytes)
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
         kind, rope, sinks = self.plans.attention_kinds[index], attention.rope, attention.sinks

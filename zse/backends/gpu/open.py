@@ -17,6 +17,7 @@ from zse.backends.gpu.memory import (
     DeviceMemory,
     SequenceMemory,
     choose_num_blocks,
+    kept_limit_bytes,
     limited,
 )
 from zse.backends.gpu.model import DeviceModel
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from zse.backends import ModelLoad
     from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.budget import MemoryBudget
     from zse.backends.gpu.retained import Retained
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.ranks import RankPart
@@ -206,6 +208,8 @@ def _share_out(
         states=states.length_bytes,
         adapters=0 if model.adapters is None else model.adapters.length_bytes,
     )
+    if model.passes.looks_ahead:  # else memory is short
+        budget = replace(budget, kept=_keep_turned(model, budget, layout, options))
     layout = limited(layout, budget, options)
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     if part is not None:
@@ -218,6 +222,15 @@ def _share_out(
         ),
         scratch=arrival.gpu.create_pool(SCRATCH_RANGE_BYTES),
     )
+
+
+def _keep_turned(
+    model: DeviceModel, budget: MemoryBudget, layout: KVLayout, options: LoadOptions
+) -> int:
+    """Have weights kept turned for prompts as far as there is memory; return what they take."""
+    total_bytes = model.turned_matrices_bytes
+    model.keep_turned(kept_limit_bytes(budget, layout, options, total_bytes))
+    return model.kept_weights.length_bytes
 
 
 def _check_options(options: LoadOptions) -> None:

@@ -183,4 +183,5 @@ class Products:
             maxima_address=self._model.row_maxima.of(weight),
             scratch_address=step.scratch.weights,
             scratch_bytes=inputs.codes - step.scratch.weights,
+            kept=self._model.kept_weights.of(weight),
         )

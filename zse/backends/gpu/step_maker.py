@@ -65,6 +65,7 @@ class StepMaker:
         told = plan.wants_hidden and not self._model.plans.deterministic
         if step.rounding == "tokens":
             self._model.row_maxima.find(self._launcher)
+            self._model.kept_weights.make(self._launcher, self._model.row_maxima)
         return replace(step, rounding="none") if told else step
 
     def send(self, plan: StepPlan, shape: InputShape, address: int) -> None:

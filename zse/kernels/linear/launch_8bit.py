@@ -88,6 +88,18 @@ def find_row_maxima(launcher: Launcher, weight: LinearWeight, maxima_address: in
     _find_row_maxima(launcher, weight, 0, weight.rows, maxima_address)
 
 
+def turn_matrix(
+    launcher: Launcher, weight: LinearWeight, maxima_address: int, output: Turned
+) -> None:
+    """Write all turned rows of a matrix that ``takes_8bit``, for ``linear_8bit`` to read as often.
+
+    Args:
+        maxima_address: What ``find_row_maxima`` wrote for the matrix.
+        output: Its rows and columns.
+    """
+    _turn_rows(launcher, weight, 0, weight.rows, maxima_address, output.codes, output.scales)
+
+
 def linear_8bit(
     launcher: Launcher,
     weight: LinearWeight,
@@ -98,6 +110,7 @@ def linear_8bit(
     maxima_address: int,
     scratch_address: int,
     scratch_bytes: int,
+    kept: Turned | None = None,
 ) -> None:
     """Multiply many tokens with a matrix [N, K] that ``takes_8bit``, a slab of its rows at a time.
 
@@ -108,12 +121,16 @@ def linear_8bit(
         maxima_address: What ``find_row_maxima`` wrote for the matrix; 0 finds them now.
         scratch_address: Where turned rows of the matrix may lie.
         scratch_bytes: Bytes there.
+        kept: What ``turn_matrix`` wrote; None turns the matrix now, by way of the scratch.
 
     Raises:
         UnsupportedModelError: The scratch holds too few rows of the matrix.
     """
+    if kept is not None:
+        form = _form_for(launcher, weight.rows, inputs.rows, output_type)
+        _launch_product(launcher, form, weight, inputs, kept, outputs_address, weight.rows)
+        return
     form, slab = _cut(launcher, weight, inputs.rows, output_type, scratch_bytes)
-    tile_rows, tile_tokens = tile_of(form)
     element_bytes = 4 if output_type == "fp32" else 2
     for first in range(0, weight.rows, slab):
         rows = min(slab, weight.rows - first)
@@ -124,22 +141,38 @@ def linear_8bit(
             maxima = scales + align_up(rows * 4, _ALIGNMENT)
             _find_row_maxima(launcher, weight, first, rows, maxima)
         _turn_rows(launcher, weight, first, rows, maxima, scratch_address, scales)
-        programs = -(-inputs.rows // tile_tokens) * -(-rows // tile_rows)
-        if form.kernel is MATMUL_8BIT_STREAM:
-            programs = min(programs, launcher.device.multiprocessors)
-        launcher.launch(
-            form,
-            (programs, 1, 1),
-            inputs.codes,
-            inputs.scales,
-            scratch_address,
-            scales,
-            outputs_address + first * element_bytes,
-            inputs.rows,
-            rows // EVEN_ROWS,
-            weight.columns // TURNED_COLUMNS,
-            weight.rows // EVEN_ROWS,
-        )
+        turned = Turned(rows=rows, columns=weight.columns, codes=scratch_address, scales=scales)
+        at = outputs_address + first * element_bytes
+        _launch_product(launcher, form, weight, inputs, turned, at, rows)
+
+
+def _launch_product(
+    launcher: Launcher,
+    form: Variant,
+    weight: LinearWeight,
+    inputs: Turned,
+    turned: Turned,
+    outputs_address: int,
+    rows: int,
+) -> None:
+    """Multiply with some turned rows of a matrix."""
+    tile_rows, tile_tokens = tile_of(form)
+    programs = -(-inputs.rows // tile_tokens) * -(-rows // tile_rows)
+    if form.kernel is MATMUL_8BIT_STREAM:
+        programs = min(programs, launcher.device.multiprocessors)
+    launcher.launch(
+        form,
+        (programs, 1, 1),
+        inputs.codes,
+        inputs.scales,
+        turned.codes,
+        turned.scales,
+        outputs_address,
+        inputs.rows,
+        rows // EVEN_ROWS,
+        weight.columns // TURNED_COLUMNS,
+        weight.rows // EVEN_ROWS,
+    )
 
 
 def _cut(
@@ -147,12 +180,10 @@ def _cut(
 ) -> tuple[Variant, int]:
     """Return the form of the product, and how many rows of the matrix it takes at a time.
 
-    As few slabs as fit, all but the last alike; of the forms that whose tiles end first.
+    As few slabs as fit, all but the last alike.
     """
-    stream = launcher.device.target == STREAM_TARGET
-    forms = matmul_8bit_forms(output_type, stream=stream)
+    widest = tile_of(_forms(launcher, output_type)[-1])[0]
     fitting = (scratch_bytes - 2 * _ALIGNMENT) // (weight.columns + 4 + 4 * _chunks(weight))
-    widest = tile_of(forms[-1])[0]
     if fitting < min(weight.rows, widest):
         raise UnsupportedModelError(
             f"the scratch of {scratch_bytes} bytes holds {fitting} turned rows of "
@@ -160,16 +191,25 @@ def _cut(
         )
     slabs = 1 if fitting >= weight.rows else -(-weight.rows // (fitting // widest * widest))
     slab = align_up(-(-weight.rows // slabs), widest)
+    return _form_for(launcher, min(slab, weight.rows), tokens, output_type), slab
+
+
+def _forms(launcher: Launcher, output_type: str) -> tuple[Variant, ...]:
+    return matmul_8bit_forms(output_type, stream=launcher.device.target == STREAM_TARGET)
+
+
+def _form_for(launcher: Launcher, rows: int, tokens: int, output_type: str) -> Variant:
+    """Return the form whose tiles of so many rows of a matrix end first."""
     processors = launcher.device.multiprocessors
 
     def time_of(form: Variant) -> float:
         tile_rows, tile_tokens = tile_of(form)
-        tiles = -(-min(slab, weight.rows) // tile_rows) * -(-tokens // tile_tokens)
+        tiles = -(-rows // tile_rows) * -(-tokens // tile_tokens)
         if form.kernel is MATMUL_8BIT_STREAM:
             return -(-tiles // processors) * STAYING_ROUNDS
         return tiles / processors
 
-    return min(forms, key=time_of), slab
+    return min(_forms(launcher, output_type), key=time_of)
 
 
 def _find_row_maxima(
