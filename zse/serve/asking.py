@@ -52,3 +52,10 @@ async def writer_for(request: Request, name: str | None = None) -> LoadedModel:
             param="model",
         )
     return model
+
+
+def let_go(request: Request) -> None:
+    """End the use of a model that has done its part: the one that answers may need its memory."""
+    if (use := request.state.use) is not None:
+        use.end()
+        request.state.use = None

@@ -36,7 +36,7 @@ LOG = logging.getLogger("zse.serve")
 MAX_NAME = 200
 _Name = Annotated[str, Field(max_length=MAX_NAME)]
 _Id = Annotated[str, Field(max_length=64)]
-_Embedder = Annotated[str, Field(max_length=512)]
+_Model = Annotated[str, Field(max_length=512)]
 _Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 
@@ -50,7 +50,7 @@ class Cutting(AskedShape):
     overlap_characters: Annotated[int, Field(ge=0, le=2000)] | None = None
     """What a chunk says again of the one before; less than half of the longest chunk. 150, or a
     sixth of the longest chunk where that is less."""
-    embedder: _Embedder | None = None
+    embedder: _Model | None = None
     """The model that makes vectors; ``none`` goes by words alone; without it one that is made for
     vectors, where this server has one."""
 
@@ -91,8 +91,11 @@ class Question(AskedShape):
     top_k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 5
     documents: Annotated[list[_Id], Field(min_length=1, max_length=100)] | None = None
     """Ids of documents to look in; all without it."""
-    embedder: _Embedder | None = None
+    embedder: _Model | None = None
     """As when documents are added; without it the model that made most of their vectors."""
+    reranker: _Model | None = None
+    """The model that reads the question with each of the best chunks and orders them; ``none`` for
+    none; without it one of this server that is made for it, where there is one."""
 
 
 class ContextQuestion(Question):
@@ -118,6 +121,8 @@ class Findings(Shape):
     results: list[FoundChunk]
     embedder: str
     """The model whose vectors counted; empty where words alone did."""
+    reranker: str
+    """The model that gave the order and the scores, from 0 to 1; empty where none did."""
 
 
 class Context(Shape):
@@ -200,7 +205,9 @@ async def delete_document(request: Request, document: str) -> Response:
 @router.post("/search", summary="Find chunks by words and by meaning.")
 async def search_documents(request: Request, body: Question) -> Findings:
     results = await _search(request, body)
-    return Findings(results=_told(results.hits), embedder=results.embedder)
+    return Findings(
+        results=_told(results.hits), embedder=results.embedder, reranker=results.reranker
+    )
 
 
 @router.post("/context", summary="What a model is given of the documents for a question.")
@@ -273,7 +280,11 @@ def _cutting(parts: list[Part]) -> Cutting:
 
 async def _search(request: Request, body: Question) -> Results:
     asked = Search(
-        question=body.query, most=body.top_k, documents=body.documents, embedder=body.embedder
+        question=body.query,
+        most=body.top_k,
+        documents=body.documents,
+        embedder=body.embedder,
+        reranker=body.reranker,
     )
     return await search(request, asked)
 

@@ -63,6 +63,7 @@ async def cite(request: Request, mapping: dict[str, Any], body: ChatRequest) -> 
         most=asked.top_k,
         documents=asked.ids,
         embedder=asked.embedder,
+        reranker=asked.reranker,
     )
     found = await search(request, wanted)
     hits = within(found.hits, _room(request, body, asked))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.engine.vectors import unit
 from zse.errors import InvalidParameterError, NotFoundError
 from zse.records import record
-from zse.serve.asking import model_for
+from zse.serve.asking import let_go, model_for
 from zse.serve.http.requests import state_of
 from zse.serve.vectors.protocol import EmbeddingRequest
 from zse.serve.vectors.reading import encode_texts, read_vectors
@@ -96,12 +96,5 @@ async def _embed(request: Request, name: str, texts: Sequence[str]) -> Embedded:
         found = await read_vectors(request, body, model, prompts, param="text")
         made += await asyncio.to_thread(lambda rows: [unit(row) for row in rows], found.vectors)
         num_tokens += found.num_tokens
-    _let_go(request)
+    let_go(request)
     return Embedded(embedder=model.name, vectors=made, num_tokens=num_tokens)
-
-
-def _let_go(request: Request) -> None:
-    """End the use of the embedder: the model that answers may need its memory."""
-    if (use := request.state.use) is not None:
-        use.end()
-        request.state.use = None

@@ -1,4 +1,4 @@
-"""A search from end to end: the question's vector, both rankings, and one list of them."""
+"""A search from end to end: the question's vector, both rankings, one list, a second look at it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from zse.serve.access.caller import caller_of
 from zse.serve.documents.embedding import embed_question
 from zse.serve.documents.libraries import Libraries
 from zse.serve.documents.ranking import Hit, best_of
+from zse.serve.documents.reranking import LEAST_READ, rerank
 from zse.serve.http.requests import state_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Search:
     """Ids; None looks in all."""
     embedder: str | None = None
     """Name of a model, ``none`` for words alone; None takes what made the documents' vectors."""
+    reranker: str | None = None
+    """Name of a model, ``none`` for no second look; None takes one that is here."""
 
 
 @record
@@ -43,6 +46,8 @@ class Results:
     hits: Sequence[Hit]
     embedder: str
     """The model whose vectors counted; empty where words alone did."""
+    reranker: str = ""
+    """The model that gave the hits their order and their scores; empty where none did."""
 
 
 async def library_of(request: Request) -> Library:
@@ -56,7 +61,7 @@ async def search(request: Request, asked: Search) -> Results:
 
     Raises:
         UnknownIdError: A document is none of the caller's.
-        ZSEError: As ``embed_question``.
+        ZSEError: As ``embed_question`` and ``rerank``.
     """
     library = await library_of(request)
     for document in asked.documents or ():
@@ -72,6 +77,10 @@ async def search(request: Request, asked: Search) -> Results:
             most=max(_CANDIDATES, asked.most),
             documents=asked.documents,
         )
-        return best_of(library, candidates, most=asked.most)
+        return best_of(library, candidates, most=max(LEAST_READ, asked.most))
 
-    return Results(hits=await asyncio.to_thread(found), embedder=embedded.embedder)
+    hits = await asyncio.to_thread(found)
+    ordered = await rerank(request, asked.question, hits, asked.reranker)
+    return Results(
+        hits=ordered.hits[: asked.most], embedder=embedded.embedder, reranker=ordered.reranker
+    )

@@ -119,6 +119,8 @@ class DocumentsAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of the excerpts together; never more than half of the model's context."""
     embedder: str | None = None
     """As in a search."""
+    reranker: str | None = None
+    """As in a search."""
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):

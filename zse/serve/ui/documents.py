@@ -54,12 +54,13 @@ async def delete_document(request: Request) -> Response:
 async def show_found(request: Request) -> Response:
     """Answer ``GET /ui/documents/search``."""
     question = request.query_params.get("query", "")[:_MAX_QUESTION].strip()
-    facts: dict[str, Any] = {"question": question, "hits": [], "embedder": "", "problem": ""}
+    facts: dict[str, Any] = {"question": question, "hits": [], "problem": ""}
+    facts.update(embedder="", reranker="")
     if question:
         try:
             results = await search(request, Search(question=question, most=_NUM_FOUND))
             hits = [hit.source(number) for number, hit in enumerate(results.hits, 1)]
-            facts.update(hits=hits, embedder=results.embedder)
+            facts.update(hits=hits, embedder=results.embedder, reranker=results.reranker)
         except ZSEError as error:
             facts["problem"] = describe(error)[1].message
     return render(request, "parts/found.html", **facts)
