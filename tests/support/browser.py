@@ -159,6 +159,16 @@ class Tab:
             self.press("Tab")
         raise AssertionError(f"Tab never comes to {selector}")
 
+    def choose_files(self, selector: str, *paths: Path) -> None:
+        """Choose files in a field, as its dialog does."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        node = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.ask("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in paths])
+
+    def accept_questions(self) -> None:
+        """Say yes to whatever the page asks before it does something, from now on."""
+        self.run("window.confirm = () => true")
+
     def picture(self) -> bytes:
         return base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"])
 

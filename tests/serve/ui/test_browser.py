@@ -5,7 +5,9 @@ from importlib.resources import files
 from urllib.parse import urlsplit
 
 import pytest
+from bytes_model import write_checkpoint
 
+from zse.format import convert_model
 from zse.serve.access.rules import PAGES
 
 AXE = files("axe_core_python") / "axe.min.js"
@@ -180,6 +182,9 @@ def test_hostile_texts_of_people_and_models_run_nothing_and_fetch_nothing(site, 
         "content": evil,
         "reasoning": evil,
         "calls": [{"name": PAYLOADS[1], "arguments": evil}],
+        "sources": [
+            {"number": 1, "name": evil, "page": 1, "heading": PAYLOADS[0], "text": evil},
+        ],
         "model": evil,
         "status": "failed",
         "error": evil,
@@ -237,3 +242,108 @@ def test_a_person_logs_in_makes_a_key_and_logs_out(start_command, scripted, open
     tab.wait("location.pathname === '/login'")
     tab.go(f"{child.url}/chat")
     tab.wait("location.pathname === '/login'")
+
+
+def test_a_file_is_added_found_asked_about_and_deleted(site, open_tab, tmp_path):
+    file = tmp_path / "leave <img src=x onerror=window.hacked=1>.md"
+    file.write_text(f"# Leave\n\nEverybody has 31 days of holiday. {PAYLOADS[0]}")
+    tab = open_tab(f"{site.url}/documents")
+    tab.choose_files("#upload [type=file]", file)
+    tab.click("#upload button")
+    tab.wait_for("Kept: 1, in 1 chunks")
+    tab.click("[name=query]")
+    tab.type("how many days of holiday?")
+    tab.press("Enter")
+    tab.wait_for("Everybody has 31 days")
+    check_with_axe(tab)
+    tab.go(f"{site.url}/chat")
+    tab.click("#documents")
+    tab.click("#text")
+    tab.type("say:31 days [1]. What of holiday?")
+    tab.press("Enter")
+    tab.wait_for("The answer is complete.")
+    tab.wait_for("1 source")
+    tab.click(".sources summary")
+    tab.wait_for("Everybody has 31 days")
+    check_with_axe(tab)
+    tab.go(tab.run("location.href"))
+    tab.wait_for("1 source")
+    assert tab.run("document.querySelector('#documents').checked"), "it goes with the conversation"
+    assert tab.run("window.hacked") is None
+    tab.go(f"{site.url}/documents")
+    tab.accept_questions()
+    tab.click("[aria-label^='Delete']")
+    tab.wait_for("Kept: 0")
+
+
+def test_models_are_brought_pinned_put_to_sleep_woken_and_unloaded(
+    server_class, open_tab, tmp_path
+):
+    for name in ("alpha", "beta"):
+        (tmp_path / name).mkdir()
+        write_checkpoint(tmp_path / name, 1)
+        convert_model(tmp_path / name, tmp_path / f"{name}.zse", quantization="bf16")
+    flags = ["--models", str(tmp_path), "--max-resident", "2", "--max-context", "256"]
+    flags += ["--device", "cpu", "--threads", "1", "--port", "0"]
+    command = ["-m", "zse.serve", *flags]
+    child = server_class(command, ZSE_HOME=str(tmp_path / "home"))
+    try:
+        child.wait_for_line("ready")
+        tab = open_tab(f"{child.url}/models")
+        tab.accept_questions()
+        tab.click("[aria-label='Bring beta']")
+        tab.wait("document.querySelector('[aria-label=\"Unload beta\"]')")
+        tab.click("[aria-label='Pin alpha']")
+        tab.wait_for("loaded, pinned")
+        check_with_axe(tab)
+        tab.go(f"{child.url}/dashboard")
+        tab.wait_for("loaded, pinned")
+        check_with_axe(tab)
+        tab.go(f"{child.url}/models")
+        tab.accept_questions()
+        tab.click("[aria-label='Unpin alpha']")
+        tab.wait("document.querySelector('[aria-label=\"Pin alpha\"]')")
+        tab.click("[aria-label='Unload beta']")
+        tab.wait("!document.querySelector('[aria-label=\"Unload beta\"]')")
+        tab.run(
+            "[...document.querySelectorAll('button')].find(b => b.innerText === 'Sleep').click()"
+        )
+        tab.wait_for("Asleep (level 1).")
+        tab.run(
+            "[...document.querySelectorAll('button')].find(b => b.innerText === 'Wake up').click()"
+        )
+        tab.wait("document.querySelector('[aria-label=\"Unload alpha\"]')")
+    finally:
+        child.close()
+
+
+def test_asking_for_keys_is_switched_on_and_off_and_nobody_is_locked_out(
+    start_command, scripted, open_tab, tmp_path
+):
+    child = start_command(scripted.__file__, ZSE_HOME=str(tmp_path))
+    child.wait_for_line("ready")
+    tab = open_tab(f"{child.url}/keys")
+    tab.accept_questions()
+    tab.click("[name=name]")
+    tab.type("boss")
+    tab.click("main form button.main")
+    tab.wait_for("The key 'boss', shown this once")
+    tab.wait_for("This server asks for keys.")
+    tab.click("[name=name]")
+    tab.type("app")
+    tab.run("document.querySelector('[name=scope]').value = 'inference'")
+    tab.click("main form button.main")
+    tab.wait_for("The key 'app', shown this once")
+    tab.click("[aria-label='Disable boss']")
+    tab.wait_for("no key would be left that administers")
+    tab.click("[aria-label='Disable app']")
+    tab.wait("document.querySelector('[aria-label=\"Enable app\"]')")
+    tab.run("document.querySelector('[value=app] ~ label [name=rate_limit]').value = '7'")
+    tab.click("[aria-label='Limit app']")
+    tab.wait("document.querySelector('[value=app] ~ label [name=rate_limit][value=\"7\"]')")
+    tab.click("[aria-label='Revoke app']")
+    tab.wait("!document.querySelector('[aria-label=\"Limit app\"]')")
+    off = "[...document.querySelectorAll('button')].find(b => /for none/.test(b.innerText)).click()"
+    tab.run(off)
+    tab.wait_for("Programs on this machine are asked for no key.")
+    check_with_axe(tab)

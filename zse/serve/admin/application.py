@@ -23,6 +23,7 @@ from zse.serve.admin import (
     keys,
     models,
     stats,
+    swapping,
     tools,
     websockets,
 )
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _ROUTERS = (
     models.router,
+    swapping.router,
     adapters.router,
     batching.router,
     stats.router,

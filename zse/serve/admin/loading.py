@@ -305,7 +305,7 @@ class ModelLoader:
                 load.evicted.append(idle.model.name)
 
     def _hidden_idle(self, loop: asyncio.AbstractEventLoop | None) -> TableEntry | None:
-        """Hide the least recently asked of the models that nobody uses, and return it.
+        """Hide the least recently asked of the models that nobody uses or pinned, and return it.
 
         It is chosen where requests find their models and begin to use them: between these two,
         none is taken.
@@ -330,7 +330,13 @@ class ModelLoader:
                     return self._hide_idle()
 
     def _hide_idle(self) -> TableEntry | None:
-        entries = [entry for entry in self._state.models if entry.is_free and not entry.is_hidden]
+        seats = {} if self._state.fleet is None else self._state.fleet.seats
+        pinned = {name for name, seat in seats.items() if seat.is_pinned}
+        entries = [
+            entry
+            for entry in self._state.models
+            if entry.is_free and not entry.is_hidden and entry.model.name not in pinned
+        ]
         chosen = min(entries, key=lambda entry: entry.last_asked, default=None)
         if chosen is not None:
             self._state.models.hide(chosen)

@@ -17,6 +17,7 @@ from zse.serve.admin.guard import Guard
 from zse.serve.admin.loading import Load, LoadOrder, ModelLoader
 from zse.serve.admin.memory import room_for_models
 from zse.serve.admin.places import MAX_NAME
+from zse.serve.admin.seats import FleetStatus, fleet_status
 from zse.serve.admin.shapes import AskedShape, Shape
 from zse.serve.http.errors import describe
 from zse.serve.http.requests import state_of
@@ -103,30 +104,6 @@ class MemoryStatus(Shape):
     on_gpu: bool
 
 
-class SeatStatus(Shape):
-    """A model that comes when a request names it."""
-
-    name: str
-    status: Literal["loaded", "loading", "unloading", "unloaded", "failed"]
-    is_pinned: bool
-    waiting: int
-    """Requests that wait for it."""
-    error: str | None
-    """Why it could not be loaded the last time."""
-
-
-class FleetStatus(Shape):
-    """Of a server whose models come and go by themselves."""
-
-    models: list[SeatStatus]
-    max_resident: int
-    """How many are there at once; 0 as many as fit."""
-    sleep_level: int | None
-    """None where the server is awake."""
-    swap_seconds: float
-    """What bringing a model takes, as it went lately."""
-
-
 class ModelList(Shape):
     models: list[ModelStatus]
     load: LoadStatus | None
@@ -155,7 +132,7 @@ async def list_models(request: Request) -> ModelList:
         models=[_model_status(entry, state) for entry in state.models],
         load=None if latest is None else _load_status(latest),
         memory=MemoryStatus(**asdict(room)),
-        fleet=None if state.fleet is None else _fleet_status(state.fleet),
+        fleet=None if state.fleet is None else fleet_status(state.fleet),
     )
 
 
@@ -269,27 +246,6 @@ def _model_status(entry: TableEntry, state: AppState) -> ModelStatus:
         memory_bytes=model.engine.memory_bytes(),
         in_flight=entry.num_active,
         idle_seconds=round(time.monotonic() - entry.last_asked, 1),
-    )
-
-
-def _fleet_status(fleet: Fleet) -> FleetStatus:
-    statuses = {model.name: model.status for model in fleet.listed()}
-    return FleetStatus.model_validate(
-        {
-            "models": [
-                {
-                    "name": name,
-                    "status": statuses[name],
-                    "is_pinned": seat.is_pinned,
-                    "waiting": len(seat.waiting),
-                    "error": None if seat.failure is None else str(seat.failure.error),
-                }
-                for name, seat in fleet.seats.items()
-            ],
-            "max_resident": fleet.max_resident,
-            "sleep_level": fleet.sleep.level,
-            "swap_seconds": round(fleet.moves.usual_seconds, 3),
-        }
     )
 
 

@@ -15,6 +15,7 @@ from zse.device.open import cuda_device_present
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.serve.admin.guard import Guard
+from zse.serve.admin.seats import FleetStatus, fleet_status
 from zse.serve.admin.shapes import Shape
 from zse.serve.http.requests import state_of
 from zse.serve.models import DEFAULT_ALIAS, TableEntry
@@ -104,6 +105,8 @@ class SystemStats(Shape):
     memory: MemoryStats
     gpu: AllGpuStats
     models: list[ModelStats]
+    fleet: FleetStatus | None
+    """Where each model is that comes and goes; None where none does."""
     cold_start: dict[str, dict[str, float]]
     """Phases of the start of this process, in ms since it began."""
 
@@ -144,6 +147,7 @@ def read_system(state: AppState) -> SystemStats:
         ),
         gpu=read_gpus(),
         models=read_models(state),
+        fleet=None if state.fleet is None else fleet_status(state.fleet),
         cold_start=state.ledger.to_json(),
     )
 

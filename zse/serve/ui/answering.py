@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from zse.serve.admission import Room
+    from zse.serve.openai.tool_turns import ToolTurns
     from zse.serve.state import AppState
     from zse.serve.turn import Event, Turn
     from zse.serve.ui.conversations import Row
@@ -44,7 +45,7 @@ class Run:
         store: Keeps it.
     """
 
-    def __init__(self, turn: Turn, message: Row, store: Conversations) -> None:
+    def __init__(self, turn: Turn | ToolTurns, message: Row, store: Conversations) -> None:
         self._turn = turn
         self._message = message["id"]
         self._store = store
@@ -158,7 +159,7 @@ class Answers:
         self._state = state
         self._running: dict[str, Run] = {}
 
-    def begin(self, turn: Turn, message: Row, room: Room, use: Uses) -> None:
+    def begin(self, turn: Turn | ToolTurns, message: Row, room: Room, use: Uses) -> None:
         """Make an answer in the background, in the room and on the model that were taken for it."""
         run = Run(turn, message, self._state.one_of(Conversations))
         self._running[message["id"]] = run

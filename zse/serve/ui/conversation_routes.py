@@ -14,7 +14,7 @@ from zse.serve.admin.guard import Guard
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import state_of
 from zse.serve.http.streaming import EventStream
-from zse.serve.openai.chat_turn import open_turn
+from zse.serve.openai.chat import turns_for
 from zse.serve.openai.protocol import ChatRequest, read_request
 from zse.serve.ui.answering import Answers, frame
 from zse.serve.ui.conversation_shapes import (
@@ -107,10 +107,16 @@ async def answer_message(request: Request, conversation: str, asked: AnswerAsked
     mapping = chat_mapping(found, branch(rows, asked.parent))
     request.state.has_long_body = len(mapping["messages"]) > LONG_CONVERSATION
     body, _ = await with_body(request, read_request, mapping, ChatRequest)
-    model, turn = await open_turn(request, mapping, body)
+    opened = await turns_for(request, mapping, body)
     room, request.state.room = request.state.room, None  # they outlive the request
     use, request.state.use = request.state.use, None
-    facts = {"role": "assistant", "content": "", "status": "writing", "model": model.name}
+    facts = {
+        "role": "assistant",
+        "content": "",
+        "status": "writing",
+        "model": opened.model.name,
+        "sources": opened.sources or [],
+    }
     try:
         row = await _stored(
             request,
@@ -120,7 +126,7 @@ async def answer_message(request: Request, conversation: str, asked: AnswerAsked
         room.abandon()
         use.end()
         raise
-    state_of(request).one_of(Answers).begin(turn, row, room, use)
+    state_of(request).one_of(Answers).begin(opened.turn, row, room, use)
     return MessageShown(**_of_message(row))
 
 

@@ -49,6 +49,8 @@ class ChatSettings(AskedShape):
     max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
     tools: Tools | None = None
     """Definitions of tools that the model may call, as in a chat completion."""
+    documents: bool = False
+    """Whether excerpts of the key's documents go with the last question."""
 
 
 class ConversationAsked(AskedShape):
@@ -101,6 +103,8 @@ class MessageShown(Shape):
     content: str
     reasoning: str
     calls: list[dict[str, str]]
+    sources: list[dict[str, Any]]
+    """Excerpts of documents that the model was given, as ``documents`` of a chat completion."""
     model: str
     status: Literal["writing", "done", "stopped", "failed", "interrupted"]
     error: str

@@ -38,9 +38,10 @@ MAX_KEY_BYTES = 64 << 20
 """Of all conversations of one key, so that none fills the file for the others."""
 MAX_FILE_BYTES = 1 << 30
 """Of all keys together."""
-_JSON_COLUMNS = frozenset({"settings", "calls"})
+_JSON_COLUMNS = frozenset({"settings", "calls", "sources"})
 _MESSAGE_BYTES = " + ".join(
-    f"length(CAST({name} AS BLOB))" for name in ("content", "reasoning", "calls", "error")
+    f"length(CAST({name} AS BLOB))"
+    for name in ("content", "reasoning", "calls", "error", "sources")
 )
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS conversations (
@@ -53,7 +54,8 @@ CREATE TABLE IF NOT EXISTS messages (
     conversation TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
     parent TEXT, role TEXT NOT NULL, content TEXT NOT NULL, reasoning TEXT NOT NULL,
     calls TEXT NOT NULL, model TEXT NOT NULL, status TEXT NOT NULL, error TEXT NOT NULL,
-    tokens INTEGER NOT NULL, seconds REAL NOT NULL, created REAL NOT NULL, saved REAL NOT NULL
+    tokens INTEGER NOT NULL, seconds REAL NOT NULL, created REAL NOT NULL, saved REAL NOT NULL,
+    sources TEXT NOT NULL DEFAULT '[]'
 ) STRICT;
 CREATE INDEX IF NOT EXISTS of_conversation ON messages (conversation, created);
 """
@@ -150,8 +152,15 @@ class Conversations:
         self._check_messages(conversation, facts)
         self._check_room(owner, facts)
         now = time.time()
-        known: Row = {"parent": None, "reasoning": "", "calls": [], "model": "", "status": "done"}
-        counted = {"error": "", "tokens": 0, "seconds": 0.0, "created": now, "saved": now}
+        known: Row = {"parent": None, "reasoning": "", "calls": [], "sources": [], "model": ""}
+        counted = {
+            "status": "done",
+            "error": "",
+            "tokens": 0,
+            "seconds": 0.0,
+            "created": now,
+            "saved": now,
+        }
         row = {**known, **counted, "id": _new_id("msg"), "conversation": conversation, **facts}
         self._insert("messages", row)
         self._update("conversations", conversation, {"updated": now})
@@ -245,18 +254,25 @@ def _open(folder: Path) -> sqlite3.Connection:
         database = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
-        database.executescript(_SCHEMA)
+        _make_tables(database)
     except (OSError, sqlite3.Error) as error:
         LOG.info(
             "conversations are in memory only",
             extra={"folder": str(folder), "reason": str(error)},
         )
         database = sqlite3.connect(":memory:", check_same_thread=False)
-        database.executescript(_SCHEMA)
+        _make_tables(database)
     database.execute("PRAGMA foreign_keys = ON")
     page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
     database.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
     return database
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    database.executescript(_SCHEMA)
+    columns = {row[1] for row in database.execute("PRAGMA table_info(messages)")}
+    if "sources" not in columns:  # the file is of a version that knew no documents
+        database.execute("ALTER TABLE messages ADD COLUMN sources TEXT NOT NULL DEFAULT '[]'")
 
 
 def _not_kept(error: sqlite3.Error) -> StoreError:

@@ -28,5 +28,13 @@ def as_markdown(conversation: Row, messages: list[Row]) -> str:
         parts.append(f"**System**\n\n{conversation['system']}")
     for message in branch(messages, messages[-1]["id"] if messages else None):
         parts.append(f"**{_NAMES[message['role']]}**\n\n{message['content']}")
+        parts += [f"[{one['number']}] {_place(one)}" for one in message["sources"]]
         parts += [f"```json\n{call['name']}({call['arguments']})\n```" for call in message["calls"]]
     return "\n\n".join(parts) + "\n"
+
+
+def _place(source: Row) -> str:
+    """Return where an excerpt stands, on one line."""
+    page = f", page {source['page']}" if source["page"] else ""
+    heading = f": {source['heading']}" if source["heading"] else ""
+    return " ".join(f"{source['name']}{page}{heading}".split())

@@ -56,10 +56,11 @@ async def create_key(request: Request) -> Response:
     except ZSEError as error:
         return _part(request, problem=_words(error))
     answer = _part(request, made={"name": new.key.name, "secret": new.secret})
+    told: dict[str, Any] = {"zse:made": {}}
     if new.key.scope == "admin" and not caller_of(request.scope).key_id:
         session = begin_session(request, answer, new.key.key_id)
-        told = {"zse:session": {"csrf": session.csrf}}
-        answer.headers["hx-trigger"] = json.dumps(told)
+        told["zse:session"] = {"csrf": session.csrf}
+    answer.headers["hx-trigger"] = json.dumps(told)
     return answer
 
 

@@ -18,6 +18,7 @@ from zse.serve.admin.models import (
     load_model,
     unload_model,
 )
+from zse.serve.admin.swapping import PinRequest, SwapRequest, pin_model, swap_model
 from zse.serve.fleet.routes import sleep, wake_up
 from zse.serve.http.errors import describe
 from zse.serve.http.requests import state_of
@@ -84,6 +85,37 @@ async def begin_unload(request: Request) -> Response:
     return await show_part(request)
 
 
+async def pin(request: Request) -> Response:
+    """Keep a model from leaving for another, or no longer.
+
+    Raises:
+        ForgedRequestError: As ``begin_load``.
+    """
+    refuse_forged(request)
+    form = await read_form(request)
+    try:
+        is_pinned = form.get("pinned") == "1"
+        asked = PinRequest(model=form.get("model", ""), pinned=is_pinned)
+    except ValidationError as error:
+        return await _with_problem(request, error)
+    return await _after(request, pin_model(request, asked))
+
+
+async def swap(request: Request) -> Response:
+    """Bring a model that comes and goes; answers when it is there.
+
+    Raises:
+        ForgedRequestError: As ``begin_load``.
+    """
+    refuse_forged(request)
+    form = await read_form(request)
+    try:
+        asked = SwapRequest(model=form.get("model", ""))
+    except ValidationError as error:
+        return await _with_problem(request, error)
+    return await _after(request, swap_model(request, asked))
+
+
 async def fall_asleep(request: Request) -> Response:
     """Let all models leave until somebody asks for one, or wakes them; ``level`` as in ``/sleep``.
 
@@ -104,7 +136,7 @@ async def come_back(request: Request) -> Response:
     return await _after(request, wake_up(request))
 
 
-async def _after(request: Request, work: Awaitable[Response]) -> Response:
+async def _after(request: Request, work: Awaitable[object]) -> Response:
     try:
         await work
     except ZSEError as error:

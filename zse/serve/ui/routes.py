@@ -39,6 +39,8 @@ def page_routes() -> list[Route]:
         Route("/ui/models", models.show_part),
         Route("/ui/models/load", models.begin_load, methods=["POST"]),
         Route("/ui/models/unload", models.begin_unload, methods=["POST"]),
+        Route("/ui/models/pin", models.pin, methods=["POST"]),
+        Route("/ui/models/swap", models.swap, methods=["POST"]),
         Route("/ui/models/sleep", models.fall_asleep, methods=["POST"]),
         Route("/ui/models/wake", models.come_back, methods=["POST"]),
         Route("/documents", documents.show_documents),

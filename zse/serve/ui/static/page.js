@@ -44,6 +44,7 @@
     csrf = event.detail.csrf;
     notify("You are logged in with this key. Keep it before you leave this page.");
   });
+  document.addEventListener("zse:made", () => document.querySelector("main form").reset());
   document.addEventListener("htmx:error", () => notify("The server does not answer."));
   document.addEventListener("alpine:init", () => {
     Alpine.data("theme", () => ({

@@ -25,6 +25,7 @@ export function read() {
       top_p: number("top_p", 0.05),
       max_tokens: number("max_tokens", 1),
       tools: definitions,
+      documents: place("documents").checked,
     },
   };
 }
@@ -35,6 +36,7 @@ export function write({ system, settings }) {
   place("temperature").value = settings.temperature ?? -0.1;
   place("top_p").value = settings.top_p ?? 0;
   place("max_tokens").value = settings.max_tokens ?? "";
+  place("documents").checked = settings.documents ?? false;
   place("tools").value = settings.tools ? JSON.stringify(settings.tools, null, 1) : "";
   tell();
 }
@@ -42,6 +44,6 @@ export function write({ system, settings }) {
 /** Call `changed` whenever a person has changed something. */
 export function watch(changed) {
   place("settings").addEventListener("input", tell);
-  place("settings").addEventListener("change", changed);
+  for (const id of ["settings", "documents"]) place(id).addEventListener("change", changed);
   tell();
 }

@@ -25,6 +25,17 @@ function folded(title, text) {
   return made;
 }
 
+/** The excerpts that an answer stands on, each with where it is from. */
+function sourcesOf(sources) {
+  const made = element("details", "sources");
+  made.append(element("summary", "", sources.length === 1 ? "1 source" : `${sources.length} sources`));
+  for (const { number, name, page, heading, text } of sources) {
+    const where = `[${number}] ${name}${page ? `, page ${page}` : ""}${heading ? `: ${heading}` : ""}`;
+    made.append(element("p", "where", where), element("div", "", text));
+  }
+  return made;
+}
+
 function factsOf(message) {
   const facts = [];
   if (message.role === "assistant") facts.push(message.model, `${message.tokens} tokens`);
@@ -59,6 +70,7 @@ function fill(place, message, wasOpen) {
   if (message.reasoning) parts.push(folded("Reasoning", message.reasoning));
   parts.push(text);
   message.calls.forEach((call, index) => parts.push(folded(`Call ${index + 1}: ${call.name}`, call.arguments)));
+  if (message.sources.length) parts.push(sourcesOf(message.sources));
   if (message.error) parts.push(element("p", "bad", message.error));
   for (const part of parts) if (part.tagName === "DETAILS") part.open = wasOpen.has(part.firstChild.textContent);
   place.replaceChildren(...parts);

@@ -35,10 +35,14 @@ function memoryOf(stats) {
   return { title: "Memory of the machine", used: total - left, total };
 }
 
-function row(model) {
+/** A model that is not there now has a state and no numbers. */
+function row(model, seats) {
   const line = document.createElement("tr");
-  const cells = [model.name, model.device, model.quantization, model.running, model.waiting,
+  const seat = seats.get(model.name);
+  const state = `${seat?.status ?? "loaded"}${seat?.is_pinned ? ", pinned" : ""}`;
+  const cells = model.device === undefined ? [model.name, state] : [model.name, state, model.device, model.quantization, model.running, model.waiting,
     percent(model.kv_usage), whole(model.generated_tokens), whole(model.prefix_hit_tokens)];
+  while (cells.length < 9) cells.push("–");
   cells.forEach((text, index) => {
     const cell = document.createElement(index ? "td" : "th");
     if (!index) cell.scope = "row";
@@ -46,6 +50,13 @@ function row(model) {
     line.append(cell);
   });
   return line;
+}
+
+function rows(models, fleet) {
+  const seats = new Map((fleet?.models ?? []).map((seat) => [seat.name, seat]));
+  const here = new Set(models.map((model) => model.name));
+  const away = [...seats.values()].filter((seat) => !here.has(seat.name));
+  return [...models, ...away].map((model) => row(model, seats));
 }
 
 function take(sample) {
@@ -68,7 +79,7 @@ function take(sample) {
   show("memory-of", `of ${bytes(memory.total)}; this process ${bytes(stats.memory.process_bytes)}`);
   show("up", span(stats.uptime_seconds));
   show("load", stats.cpu.load_average);
-  document.getElementById("models").replaceChildren(...models.map(row));
+  document.getElementById("models").replaceChildren(...rows(models, stats.fleet));
   charts.rate.add(sample.timestamp, [rate]);
   charts.queue.add(sample.timestamp, [running, waiting]);
   charts.memory.add(sample.timestamp, [100 * memory.used / memory.total, 100 * kv]);

@@ -1,0 +1,45 @@
+"""/api/models/pin and /swap: which model stays, and which one is there now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Request
+
+from zse.serve.admin.guard import Guard
+from zse.serve.admin.models import Name
+from zse.serve.admin.seats import FleetStatus, fleet_status
+from zse.serve.admin.shapes import AskedShape
+from zse.serve.fleet.pins import fleet_here, pin
+from zse.serve.http.requests import state_of
+
+router = APIRouter(prefix="/api/models", tags=["models"], dependencies=[Depends(Guard("admin"))])
+
+
+class PinRequest(AskedShape):
+    model: Name
+    """One of those that come and go."""
+    pinned: bool = True
+    """Whether it stays where it is while others come and go; until the server ends."""
+
+
+class SwapRequest(AskedShape):
+    model: Name
+    """One of those that come and go."""
+
+
+@router.post("/pin", summary="Keep a model from leaving for another, or no longer.")
+async def pin_model(request: Request, asked: Annotated[PinRequest, Body()]) -> FleetStatus:
+    fleet = fleet_here(state_of(request).fleet)
+    pin(fleet, asked.model, is_pinned=asked.pinned)
+    return fleet_status(fleet)
+
+
+@router.post("/swap", summary="Bring a model now, in place of the least recently used.")
+async def swap_model(request: Request, asked: Annotated[SwapRequest, Body()]) -> FleetStatus:
+    state = state_of(request)
+    state.require_started()
+    fleet = fleet_here(state.fleet)
+    fleet.refuse_closed()
+    await fleet.bring(fleet.seat_of(asked.model))
+    return fleet_status(fleet)
