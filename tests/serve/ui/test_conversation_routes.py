@@ -7,6 +7,7 @@ from threading import Event
 import pytest
 
 from zse.errors import StoreError
+from zse.serve.documents.libraries import Libraries
 from zse.serve.ui.answering import Answers
 from zse.serve.ui.conversations import Conversations
 
@@ -251,3 +252,23 @@ def test_what_no_conversation_has_is_refused(call):
         {"owner": "bob"},
     ):
         assert call("POST", ROOT, json=facts).status_code == 400, facts
+
+
+def test_a_conversation_with_documents_gives_excerpts_and_keeps_where_they_are_from(
+    ask, call, runner, state
+):
+    asked = {"name": "zoo.txt", "content": "Zebras live in Africa."}
+    assert call("POST", "/api/rag/documents", json=asked).status_code == 201
+
+    async def talk():
+        path, message = await answered(ask, "Where do zebras live?", documents=True)
+        await ended(ask, path, message["id"])
+        other, plain = await answered(ask, "Where do zebras live?")
+        await ended(ask, other, plain["id"])
+        return [(await ask("GET", f"{one}/messages"))["messages"] for one in (path, other)]
+
+    (question, answer), (_, without) = runner.run(talk())
+    assert [source["name"] for source in answer["sources"]] == ["zoo.txt"]
+    assert question["content"] == "Where do zebras live?", "excerpts are no part of what was said"
+    assert without["sources"] == []
+    state.one_of(Libraries).close()

@@ -1,5 +1,6 @@
 """What the playground keeps: private to a key, a tree that nothing overwrites, in one file."""
 
+import sqlite3
 import stat
 
 import pytest
@@ -150,3 +151,26 @@ def test_markdown_has_the_branch_that_was_written_last(store):
     assert text.startswith("# A # title\n\n**System**\n\nBe brief.\n\n**You**\n\na\n\n")
     assert text.endswith("**Assistant**\n\nc\n")
     assert "\nb\n" not in text
+
+
+def test_a_file_of_before_there_were_documents_is_read_and_written(state):
+    folder = state.settings.home / FOLDER
+    folder.mkdir(parents=True)
+    old = sqlite3.connect(folder / FILE_NAME)
+    kept = conversations._SCHEMA.replace(",\n    sources TEXT NOT NULL DEFAULT '[]'", "")
+    assert "sources" not in kept
+    old.executescript(kept)
+    old.execute("INSERT INTO conversations VALUES ('c', 'alice', '', '', '{}', 1, 1)")
+    old.execute(
+        "INSERT INTO messages VALUES"
+        " ('m', 'c', NULL, 'user', 'Hi', '', '[]', '', 'done', '', 0, 0, 1, 1)"
+    )
+    old.commit()
+    old.close()
+    store = Conversations(state)
+    source = {"number": 1, "name": "a.txt", "page": 2, "heading": "Leave", "text": "31 days"}
+    store.add("alice", "c", role="assistant", content="31 [1]", parent="m", sources=[source])
+    rows = store.messages("alice", "c")
+    assert [row["sources"] for row in rows] == [[], [source]]
+    assert "[1] a.txt, page 2: Leave" in as_markdown(store.get("alice", "c"), rows)
+    store.close()

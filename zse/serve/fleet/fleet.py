@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from zse.errors import DeadlineError, ModelNotFoundError, OverloadedError
+from zse.errors import DeadlineError, ModelNotFoundError, OverloadedError, RefusedError
 from zse.failures import deliberate
 from zse.serve.admission import MAX_RETRY_SECONDS
 from zse.serve.fleet.errors import ModelUnavailableError
@@ -154,6 +154,23 @@ class Fleet:
             await waiter.answer
         finally:
             waiter.leave()
+
+    def pin(self, name: str, *, is_pinned: bool) -> None:
+        """Say whether a model may leave for another; one that is away comes when it is asked for.
+
+        Raises:
+            ModelNotFoundError: As ``seat_of``.
+            RefusedError: No other model could come any more.
+        """
+        seat = self.seat_of(name)
+        pinned = sum(1 for each in self.seats.values() if each.is_pinned or each is seat)
+        most = self.max_resident
+        if is_pinned and most and pinned >= most and len(self.seats) > pinned:
+            raise RefusedError(
+                f"{pinned} pinned models would leave no room for others of --max-resident {most}",
+                hint="Unpin another first, or raise --max-resident.",
+            )
+        seat.is_pinned = is_pinned
 
     async def run(self) -> None:
         """Do what nobody asks for, once the server has started: bring what is pinned, sleep."""
