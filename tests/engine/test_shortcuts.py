@@ -33,6 +33,9 @@ class Notes:
     def close(self):
         self.is_open = False
 
+    def take_text(self, index, text, now):
+        return None
+
     def take(self, deltas, *, has_time):
         has_end = any(delta.finish_reason is not None for delta in deltas)
         self.is_open = self.is_open and has_time and not has_end

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from zse.engine.inbox import Inbox, UnreadBounds
 from zse.engine.output import RequestText
 from zse.engine.waking import Doorbell
 from zse.errors import EngineError, ZSEError
+from zse.text.lone import LoneTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,16 +38,23 @@ writes, which is woken once for all, while the next step is computed."""
 class Stream:
     """A request in flight. Its inbox belongs to the loop, the text to the engine's thread."""
 
-    __slots__ = ("doorbell", "inbox", "request", "text")
+    __slots__ = ("doorbell", "inbox", "request", "shortcut", "text")
 
     def __init__(
-        self, request: Request, text: RequestText, inbox: Inbox, doorbell: Doorbell
+        self,
+        request: Request,
+        text: RequestText,
+        inbox: Inbox,
+        doorbell: Doorbell,
+        shortcut: Shortcut | None,
     ) -> None:
         self.request = request
         self.text = text
         self.inbox = inbox
         self.doorbell = doorbell
         """Of the inbox's loop."""
+        self.shortcut = shortcut
+        """The way past the inbox."""
 
 
 def _ended(*_: object) -> None:
@@ -74,6 +83,7 @@ class StreamsInFlight:
         self._unread = unread
         self._abort = abort
         self._cancel = cancel
+        self._lone = LoneTokens(tokenizer)
         self._streams: dict[str, Stream] = {}
         self._doorbells: dict[asyncio.AbstractEventLoop, Doorbell] = {}
 
@@ -98,7 +108,8 @@ class StreamsInFlight:
             has_time=self._has_time_to_write,
         )
         doorbell = self._doorbell_of(asyncio.get_running_loop())
-        return Stream(request, RequestText(self._tokenizer, request), inbox, doorbell)
+        text = RequestText(self._tokenizer, request)
+        return Stream(request, text, inbox, doorbell, shortcut)
 
     def add(self, stream: Stream) -> None:
         self._streams[stream.request.request_id] = stream
@@ -145,10 +156,53 @@ class StreamsInFlight:
 
         What is written here is written at once in the end: a client of many streams wakes once.
         """
+        now = time.perf_counter()
         has_time = self._has_time_to_write()
         writes: list[Callable[[], None]] = []
+        made: dict[Stream, list[Delta]] = {}
+        for event in events:
+            stream = self._streams.get(event.request_id)
+            if stream is None:
+                continue  # cancelled while the step ran
+            try:
+                if has_time and stream not in made:  # what follows a delta is one
+                    write = self._pass(stream, event, now)
+                    if write is not None:
+                        writes.append(write)
+                        continue
+                delta = stream.text.push(event)
+            except Exception as error:  # one request's text must not take the others down
+                logger.exception("request %s: its text could not be made", event.request_id)
+                self._give_up(stream, error)
+                continue
+            if delta is None:
+                continue
+            if delta.finish_reason is not None and event.finish_reason is None:
+                self._abort(event.request_id, event.index)  # a stop string
+            made.setdefault(stream, []).append(delta)
+        if made:
+            self._bring(made, writes, has_time=has_time)
+        for write in writes:
+            write()
+
+    def _pass(self, stream: Stream, event: TokenEvent, now: float) -> Callable[[], None] | None:
+        """Have a token that is text by itself go past its inbox, and be no delta; if it can."""
+        index, token_id, shortcut = event.index, event.token_id, stream.shortcut
+        if shortcut is None or event.finish_reason is not None or index not in stream.text.plain:
+            return None
+        text = None if token_id is None else self._lone[token_id]
+        return None if text is None else shortcut.take_text(index, text, now)
+
+    def _bring(
+        self,
+        made: dict[Stream, list[Delta]],
+        writes: list[Callable[[], None]],
+        *,
+        has_time: bool,
+    ) -> None:
+        """Have deltas go past the inboxes, adding what writes them, or put them there."""
         letters: dict[Doorbell, list[Letter]] = {}
-        for stream, deltas in self._made_of(events).items():
+        for stream, deltas in made.items():
             try:
                 write = stream.inbox.offer(deltas, has_time=has_time)
             except Exception as error:  # one request's frames must not take the others down
@@ -162,31 +216,6 @@ class StreamsInFlight:
                 letters.setdefault(stream.doorbell, []).extend(own)
         for doorbell, batch in letters.items():
             self._ring(doorbell, batch)
-        for write in writes:
-            write()
-
-    def _made_of(self, events: list[TokenEvent]) -> dict[Stream, list[Delta]]:
-        """Return the deltas of a step, those of a stream together and in their order."""
-        made: dict[Stream, list[Delta]] = {}
-        for event in events:
-            stream = self._streams.get(event.request_id)
-            if stream is None:
-                continue  # cancelled while the step ran
-            try:
-                delta = stream.text.push(event)
-            except Exception as error:  # one request's text must not take the others down
-                logger.exception("request %s: its text could not be made", event.request_id)
-                self._give_up(stream, error)
-                continue
-            if delta is None:
-                continue
-            if delta.finish_reason is not None and event.finish_reason is None:
-                self._abort(event.request_id, event.index)  # a stop string
-            if stream in made:
-                made[stream].append(delta)
-            else:
-                made[stream] = [delta]
-        return made
 
     def _give_up(self, stream: Stream, error: Exception) -> None:
         self._abort(stream.request.request_id, None)

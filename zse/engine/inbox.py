@@ -47,6 +47,18 @@ class Shortcut(Protocol):
     def close(self) -> None:
         """Take none any more; in any thread."""
 
+    def take_text(self, index: int, text: bytes, now: float) -> Callable[[], None] | None:
+        """Take a token of a choice that adds text and nothing else; in the engine's thread.
+
+        Args:
+            index: The choice.
+            text: What it adds, as JSON text.
+            now: When its step ended, on ``time.perf_counter``.
+
+        Returns:
+            As ``take``; None where it must come as a delta, which the shortcut may yet take.
+        """
+
     def take(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
         """Take the deltas of a step; in the engine's thread, which may have no time for it.
 

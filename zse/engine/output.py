@@ -73,6 +73,7 @@ class ChoiceText:
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt, params.shown_special_ids)
         self._stop = StopChecker(params.stop) if params.stop else None
+        self._may_be_plain = self._stop is None and params.logprobs is None
         self._min_tokens = params.min_tokens
         self._num_prompt_tokens = len(prompt)
         self._index = index
@@ -81,6 +82,15 @@ class ChoiceText:
         self._logprobs: list[TokenLogprob] = []
         self._report: PromptReport | None = None
         self.is_finished = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a token that does not end the choice adds its own text alone.
+
+        Whoever shows such a token need not push it, for nothing is noted of it here.
+        """
+        is_free = self._may_be_plain and not self._token_ids and not self.is_finished
+        return is_free and self._detokenizer.is_at_rest
 
     def push(self, event: TokenEvent) -> Delta | None:
         """Take an event; return a delta when there is text to show or the choice ends."""
@@ -157,6 +167,8 @@ class RequestText:
             ChoiceText(tokenizer, request.params, prompt, index)
             for index in range(request.params.n)
         ]
+        self.plain: set[int] = set()
+        """Choices that are plain, as ``ChoiceText`` has it, and have been pushed to before."""
 
     @property
     def is_finished(self) -> bool:
@@ -168,4 +180,7 @@ class RequestText:
         A delta that ends a choice whose event does not means that a stop string was found: the
         engine is to be told to abort that choice.
         """
-        return self._choices[event.index].push(event)
+        choice = self._choices[event.index]
+        delta = choice.push(event)
+        (self.plain.add if choice.is_plain else self.plain.discard)(event.index)
+        return delta

@@ -94,7 +94,7 @@ class Generation:
             # What is only read is done soon: more of it than runs at once takes no more room.
             self._num_admitted = min(self._num_choices, state.max_running)
         self.prompt_tokens = sum(len(prompt) for prompt in order.prompts)
-        self.completion_tokens = 0
+        self._completion_tokens = 0
         self.reasoning_tokens = 0
         """Of these, what was thought; counted by whoever reads the text."""
         self._cached_by_prompt: dict[int, int] = {}
@@ -115,6 +115,12 @@ class Generation:
         )
         self._charge: Charge | None = None
         self._shortcut: Shortcut | None = None
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that were made so far; asked in the loop."""
+        self._count_passed()
+        return self._completion_tokens
 
     @property
     def cached_tokens(self) -> int:
@@ -150,13 +156,18 @@ class Generation:
         return choices
 
     def shorten(
-        self, sink: FrameSink | None, frames_of: Callable[[int, Delta], Iterable[bytes]]
+        self,
+        sink: FrameSink | None,
+        frames_of: Callable[[int, Delta], Iterable[bytes]],
+        around: Callable[[int], tuple[bytes, bytes] | None] | None = None,
     ) -> None:
         """Let frames go to a sink without ``deltas``, where nobody else need see them.
 
         Args:
             sink: Where they go; None where all are made of what ``deltas`` yields.
             frames_of: Makes the frames of a choice's delta, in the engine's thread or the loop.
+            around: What stands around a choice's text, as ``Shortcut`` has it; None where a token's
+                text alone does not make its frame.
         """
         if sink is None or len(self._order.prompts) > 1:
             return
@@ -168,7 +179,7 @@ class Generation:
                 frames += frames_of(delta.index, delta)
             return b"".join(frames)
 
-        self._shortcut = Shortcut(sink, frames_past)
+        self._shortcut = Shortcut(sink, frames_past, around=around, count=self._count_texts)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
         """Yield ``(choice index, delta)`` until every choice has ended.
@@ -187,6 +198,7 @@ class Generation:
             if len(self._order.prompts) == 1:
                 async with aclosing(self._one(0, room)) as source:
                     async for delta in source:
+                        self._count_passed()
                         self._count(0, delta)
                         yield delta.index, delta
             else:
@@ -234,7 +246,7 @@ class Generation:
 
     def _count(self, prompt_index: int, delta: Delta) -> None:
         self._watch.piece()
-        self.completion_tokens += len(delta.token_ids)
+        self._completion_tokens += len(delta.token_ids)
         # The first choice fills the cache for the others; only its reuse was there before.
         if delta.index == 0 and prompt_index not in self._cached_by_prompt:
             self._cached_by_prompt[prompt_index] = delta.cached_tokens
@@ -246,6 +258,16 @@ class Generation:
             if reason == "abort":
                 raise self._abort_error()
             self._watch.choice_ended(reason)
+
+    def _count_passed(self) -> None:
+        """Count what went past ``deltas`` so far."""
+        if self._shortcut is not None:
+            self._shortcut.count()
+
+    def _count_texts(self, moments: Sequence[float]) -> None:
+        """Count tokens that became text and no delta, each at its moment; none is a first one."""
+        self._completion_tokens += len(moments)
+        self._watch.pieces(moments)
 
     def _abort_error(self) -> ZSEError:
         if self._order.grammar is None:

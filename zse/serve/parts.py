@@ -64,6 +64,10 @@ class Parts:
         """Space that becomes part of a text only if more follows: a text of space is none."""
         self._held_logprobs: list[TokenLogprob] = []
 
+    def open_text(self) -> int | None:
+        """Return which part is a text that is open; None where none is."""
+        return len(self.parts) - 1 if self._has("text") else None
+
     def push(self, event: Event) -> Iterator[Step]:
         """Yield what an event does to the parts."""
         if isinstance(event, TextPart):

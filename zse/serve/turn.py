@@ -161,9 +161,15 @@ class Turn:
                     yield event
 
     def shorten(
-        self, sink: FrameSink | None, frames_of: Callable[[Event], Iterable[bytes]]
+        self,
+        sink: FrameSink | None,
+        frames_of: Callable[[Event], Iterable[bytes]],
+        around: Callable[[int], tuple[bytes, bytes] | None] | None = None,
     ) -> None:
-        """Let frames go to a sink without ``events``; as ``Generation.shorten``."""
+        """Let frames go to a sink without ``events``; as ``Generation.shorten``.
+
+        Text that must be taken apart is none that stands alone.
+        """
 
         def frames_of_delta(index: int, delta: Delta) -> list[bytes]:
             frames: list[bytes] = []
@@ -171,7 +177,8 @@ class Turn:
                 frames += frames_of(event)
             return frames
 
-        self._generation.shorten(sink, frames_of_delta)
+        is_plain = self._plan.reading is None
+        self._generation.shorten(sink, frames_of_delta, around if is_plain else None)
 
     def _events_of(self, index: int, delta: Delta) -> list[Event]:
         reading = self._plan.reading

@@ -37,6 +37,11 @@ class IncrementalDetokenizer:
         self._context = self._kept(prompt_ids[-_CONTEXT_TOKENS:])
         self._pending: list[int] = []
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the next token's text depends on nothing that came before it."""
+        return not (self._is_whole or self._strips_next or self._decoder.buffer)
+
     def push(self, token_id: int) -> str:
         """Take a token; return the characters that are now complete."""
         if token_id in self._skipped:

@@ -89,7 +89,11 @@ async def frames(
         for step in parts.push(event):
             yield from _frames_of(step)
 
-    turn.shorten(sink, grown)
+    def around(_: int) -> tuple[bytes, bytes] | None:
+        index = parts.open_text()
+        return None if index is None else _around(index, _DELTAS["text"])
+
+    turn.shorten(sink, grown, around)
     async with aclosing(turn.events()) as events:
         async for event in events:
             if not has_begun:
@@ -168,10 +172,17 @@ def _object_of(text: str) -> dict[str, Any]:
 
 def _delta(part: Part, beginning: bytes, text: str) -> bytes:
     # One for each token: only its text is encoded.
-    return (
+    before, behind = _around(part.index, beginning)
+    return before + _encode(text) + behind
+
+
+def _around(index: int, beginning: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before and behind the JSON text of a delta."""
+    before = (
         b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
-        b'"delta":{"type":%s%s}}\n\n' % (part.index, beginning, _encode(text))
+        b'"delta":{"type":%s' % (index, beginning)
     )
+    return before, b"}}\n\n"
 
 
 def _frame(kind: str, **fields: Any) -> bytes:

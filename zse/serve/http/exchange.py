@@ -57,7 +57,7 @@ class Exchange:
         self.has_begun = False
         """Whether the head of the answer is out."""
         self.written_at = 0.0
-        """When a borrower wrote last, on the monotonic clock."""
+        """When a borrower wrote last, on ``time.perf_counter``."""
         self.num_held = 0
         """Bytes of the body that the application has not asked for."""
         self._connection = connection

@@ -23,18 +23,41 @@ if TYPE_CHECKING:
     from zse.serve.http.streaming import FrameSink
 
 
+_COUNTED_TOGETHER = 32
+"""Tokens that are told of at once: what counts them is then found in the caches."""
+
+
 class Shortcut:
     """Writes what one answer's deltas are to its client, while it is open.
+
+    Most tokens add text and nothing else. Of these there are no deltas: what stands around the text
+    in the frames of a choice is asked for once, and a token is its JSON text between the two. A
+    token that comes after a sleep finds the caches cold, so what counts is how little it touches.
 
     Args:
         sink: Lends the connection.
         frames_of: Makes the frames of deltas, which the loop then does not; called by the engine's
             thread, and never while the loop makes frames of the same answer.
+        around: Returns what stands before and behind the JSON text of a choice in a frame that
+            adds text alone; None while there is no such frame. Called by the engine's thread, too.
+        count: Told when tokens came that became no delta, some at once; likewise.
     """
 
-    def __init__(self, sink: FrameSink, frames_of: Callable[[Sequence[Delta]], bytes]) -> None:
+    def __init__(
+        self,
+        sink: FrameSink,
+        frames_of: Callable[[Sequence[Delta]], bytes],
+        *,
+        around: Callable[[int], tuple[bytes, bytes] | None] | None = None,
+        count: Callable[[Sequence[float]], None] | None = None,
+    ) -> None:
         self._sink = sink
         self._frames_of = frames_of
+        self._around = around
+        self._count = count
+        self._arounds: dict[int, tuple[bytes, bytes, int]] = {}
+        """Of each choice, what ends the chunk included, with the length of the frame's parts."""
+        self._uncounted: list[float] = []
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._descriptor: int | None = None
@@ -65,7 +88,46 @@ class Shortcut:
             rest, self._rest = self._rest, b""
             return rest
 
+    def count(self) -> None:
+        """Tell of the tokens that came since the last time."""
+        with self._lock:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell of them; under the lock, as all that counts is."""
+        uncounted, self._uncounted = self._uncounted, []
+        if uncounted and self._count is not None:
+            self._count(uncounted)
+
     # --- called by the engine's thread ----------------------------------------------------------
+
+    def take_text(self, index: int, text: bytes, now: float) -> Callable[[], None] | None:
+        """Make the frame of a token of a choice that adds a JSON text; return what writes it.
+
+        None where it must be a delta. That closes nothing: the delta may be taken yet.
+        """
+        around = self._arounds.get(index) or self._found_around(index)
+        if around is None:
+            return None
+        before, behind, length = around
+        chunk = b"%x\r\n%b%b%b" % (length + len(text), before, text, behind)
+        with self._lock:
+            if self._descriptor is None:
+                return None
+            self._rest += chunk
+            self._sink.written_at = now
+            self._uncounted.append(now)
+            if len(self._uncounted) >= _COUNTED_TOGETHER:
+                self._tell()
+            return self._write
+
+    def _found_around(self, index: int) -> tuple[bytes, bytes, int] | None:
+        found = None if self._around is None else self._around(index)
+        if found is None:
+            return None
+        before, behind = found
+        around = self._arounds[index] = before, behind + b"\r\n", len(before) + len(behind)
+        return around
 
     def take(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
         """Make the frames of a step's deltas; return what writes them, which is to be called soon.
@@ -82,8 +144,10 @@ class Shortcut:
                 self._descriptor = None
                 self._num_left += len(deltas)
                 return None
+            self._tell()
             if frames := self._frames_of(deltas):
-                self._rest = as_chunk(frames)
+                self._rest += as_chunk(frames)
+                self._sink.written_at = time.perf_counter()
             return self._write
 
     def _write(self) -> None:
@@ -92,7 +156,6 @@ class Shortcut:
             descriptor, rest = self._descriptor, self._rest
             if descriptor is None or not rest:
                 return
-            self._sink.written_at = time.monotonic()
             try:
                 num_written = os.write(descriptor, rest)
             except OSError:  # full, or broken: the loop finds out which

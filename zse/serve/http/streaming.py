@@ -83,7 +83,7 @@ class FrameSink(Protocol):
     """Where frames may go past the wrappers, once they have seen the head of the answer."""
 
     written_at: float
-    """When a frame was written by whom it is lent to, on the monotonic clock."""
+    """When a frame was written by whom it is lent to, on ``time.perf_counter``."""
 
     def take(self, frame: bytes, *, waits: bool) -> bool:
         """Write a frame, or let it wait for others of this tick of the loop.
@@ -158,7 +158,7 @@ class EventStream:
                 await self._send(send, await first)
                 sink = self._sink
                 async for frame in frames:
-                    now = time.monotonic()
+                    now = time.perf_counter()
                     is_burst = now - self._last_sent < BURST_SECONDS
                     if sink is not None and sink.take(frame, waits=is_burst):
                         self._last_sent = now
@@ -175,18 +175,18 @@ class EventStream:
     async def _open(self, send: Send) -> None:
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in self._headers.items()]
         self._is_open = True
-        self._last_sent = time.monotonic()
+        self._last_sent = time.perf_counter()
         await send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def _send(self, send: Send, frame: bytes) -> None:
-        self._last_sent = time.monotonic()
+        self._last_sent = time.perf_counter()
         await send({"type": "http.response.body", "body": frame, "more_body": True})
 
     async def _tick(self, send: Send) -> None:
         """Send a comment whenever the stream has been silent for too long."""
         while True:
             last_sent = max(self._last_sent, self._sink.written_at if self._sink else 0.0)
-            silent_seconds = time.monotonic() - last_sent
+            silent_seconds = time.perf_counter() - last_sent
             if silent_seconds >= self._keep_alive_seconds:
                 await self._send(send, self._alive)
                 silent_seconds = 0.0
@@ -240,20 +240,30 @@ class ChunkWriter:
 
     def chat_text(self, index: int, text: str) -> bytes:
         """Return a chat chunk that adds text and nothing else."""
+        before, behind = self.around_chat(index)
+        return before + _encode(text) + behind
+
+    def around_chat(self, index: int) -> tuple[bytes, bytes]:
+        """Return what stands before and behind the JSON text in such a chunk."""
         around = self._texts.get(index)
         if around is None:
             before = b'%s{"index":%d,"delta":{"content":' % (self._prefix, index)
-            after = b'},"logprobs":null,"finish_reason":null}' + self._end
-            around = self._texts[index] = before, after
-        return around[0] + _encode(text) + around[1]
+            behind = b'},"logprobs":null,"finish_reason":null}' + self._end
+            around = self._texts[index] = before, behind
+        return around
 
     def completion_text(self, index: int, text: str) -> bytes:
         """Return a text-completion chunk that adds text and nothing else."""
+        before, behind = self.around_completion(index)
+        return before + _encode(text) + behind
+
+    def around_completion(self, index: int) -> tuple[bytes, bytes]:
+        """Return what stands before and behind the JSON text in such a chunk."""
         around = self._texts.get(index)
         if around is None:
-            after = b',"index":%d,"logprobs":null,"finish_reason":null}%s' % (index, self._end)
-            around = self._texts[index] = self._prefix + b'{"text":', after
-        return around[0] + _encode(text) + around[1]
+            behind = b',"index":%d,"logprobs":null,"finish_reason":null}%s' % (index, self._end)
+            around = self._texts[index] = self._prefix + b'{"text":', behind
+        return around
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
         return self._prefix + b'],"usage":' + _encode(usage) + b"}\n\n"

@@ -127,7 +127,7 @@ async def _frames(
     body: ChatRequest, opened: Opened, writer: ChunkWriter, sink: FrameSink | None
 ) -> AsyncGenerator[bytes, None]:
     turn, streamed = opened.turn, _Streamed(body, writer, opened.told)
-    turn.shorten(sink, streamed.frames)
+    turn.shorten(sink, streamed.frames, streamed.around)
     async with aclosing(turn.events()) as events:
         async for event in events:
             for frame in streamed.frames(event):
@@ -157,6 +157,11 @@ class _Streamed:
         else:
             frames.append(_frame(event, writer))
         return frames
+
+    def around(self, index: int) -> tuple[bytes, bytes] | None:
+        """Return what stands around the text of a choice that has begun, where that is all."""
+        is_plain = index in self._opened and not self._body.logprobs
+        return self._writer.around_chat(index) if is_plain else None
 
     def _opening(self, index: int) -> list[bytes]:
         """Return what a choice begins with: its role, and what is echoed."""

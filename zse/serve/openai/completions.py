@@ -103,7 +103,7 @@ async def _frames(
             yield writer.choice(_piece(index, finish_reason="length"))
     else:
         streamed = _Streamed(plan, writer)
-        generation.shorten(sink, streamed.frames)
+        generation.shorten(sink, streamed.frames, streamed.around)
         async with aclosing(generation.deltas()) as deltas:
             async for index, delta in deltas:
                 for frame in streamed.frames(index, delta):
@@ -135,6 +135,10 @@ class _Streamed:
             yield self._writer.completion_text(index, delta.text)
         if delta.finish_reason is not None:
             yield self._writer.choice(_piece(index, finish_reason=delta.finish_reason))
+
+    def around(self, index: int) -> tuple[bytes, bytes] | None:
+        """Return what stands around the text of a choice that has begun."""
+        return None if index in self._is_new else self._writer.around_completion(index)
 
     def _opening(self, index: int, delta: Delta) -> Iterator[bytes]:
         """Yield what a choice begins with: its prompt, if that is echoed.

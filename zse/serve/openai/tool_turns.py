@@ -109,7 +109,10 @@ class ToolTurns:
         return total
 
     def shorten(
-        self, sink: FrameSink | None, frames_of: Callable[[Event], Iterable[bytes]]
+        self,
+        sink: FrameSink | None,
+        frames_of: Callable[[Event], Iterable[bytes]],
+        around: Callable[[int], tuple[bytes, bytes] | None] | None = None,
     ) -> None:
         """Do nothing: every event must be seen here."""
 

@@ -14,7 +14,7 @@ from zse.records import record
 from zse.serve.telemetry.trace import Place, Span, unix_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from zse.serve.history import Outcome
     from zse.serve.state import AppState
@@ -76,7 +76,14 @@ class RequestWatch:
 
     def piece(self) -> None:
         """Note that a piece of an answer has come."""
-        now = time.perf_counter()
+        self._piece_at(time.perf_counter())
+
+    def pieces(self, moments: Sequence[float]) -> None:
+        """Note that pieces of an answer came, each at its moment on ``time.perf_counter``."""
+        for moment in moments:
+            self._piece_at(moment)
+
+    def _piece_at(self, now: float) -> None:
         if self._first is None:
             self._first = now
             state, subject = self._state, self._subject
