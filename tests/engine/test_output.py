@@ -100,3 +100,19 @@ def test_choices_grow_apart(make_text):
     assert not text.is_finished
     text.push(event(None, index=0, reason="abort"))
     assert text.is_finished
+
+
+def test_a_choice_is_plain_from_its_first_token_to_its_end(make_text):
+    text = make_text(n=2)
+    assert text.plain == set()
+    text.push(event("a", index=1))
+    assert text.plain == {1}
+    text.push(event("b", index=1, reason="length"))
+    assert text.plain == set()
+
+
+@pytest.mark.parametrize("params", [{"stop": "x"}, {"logprobs": 0}])
+def test_a_choice_whose_tokens_need_more_than_their_text_is_never_plain(make_text, params):
+    text = make_text(**params)
+    text.push(event("a", logprob=-1.0 if "logprobs" in params else None))
+    assert text.plain == set()

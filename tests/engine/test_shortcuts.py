@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import threading
 import time
 
@@ -22,6 +24,8 @@ class Notes:
         self.is_open = False
         self.texts: list[str] = [] if texts is None else texts
         self.num_taken = 0
+        self.num_texts = 0
+        self._dice = random.Random(3)
         self.num_left = 0
         self.is_taking = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -34,7 +38,11 @@ class Notes:
         self.is_open = False
 
     def take_text(self, index, text, now):
-        return None
+        if not self.is_open or self._fails_at >= 0 or self._dice.random() < 0.3:
+            return None
+        self.num_texts += 1
+        self._loop.call_soon_threadsafe(self.is_taking.set)
+        return lambda: self.texts.append(json.loads(text))
 
     def take(self, deltas, *, has_time):
         has_end = any(delta.finish_reason is not None for delta in deltas)
@@ -83,6 +91,7 @@ def test_what_goes_past_and_what_is_yielded_are_the_answer_and_its_end_is_yielde
     shortcut, text, last = asyncio.run(main())
     assert text == letters.decode(engine.expected_tokens(PROMPT, greedy()))
     assert shortcut.num_taken
+    assert shortcut.num_texts
     assert last.finish_reason == "length"
     assert not shortcut.is_open
 
@@ -132,7 +141,7 @@ def test_of_more_answers_than_the_engines_thread_has_time_for_none_goes_past(mak
             await asyncio.sleep(0)
         all_are_there.set()
         await asyncio.gather(*firsts)
-        num_passed = sum(shortcut.num_taken for shortcut in shortcuts)
+        num_passed = sum(shortcut.num_taken + shortcut.num_texts for shortcut in shortcuts)
         for stream in streams:
             await stream.aclose()
         return num_passed

@@ -323,9 +323,11 @@ class ServerProcess:
 
     async def _watch_engine(self) -> None:
         """End the process when an engine has crashed: nothing in it can be answered any more."""
-        failure = None
+        failure, loop = None, asyncio.get_running_loop()
         while failure is None:
-            await asyncio.sleep(WATCH_SECONDS)
+            # As a second begins, when connections are looked at, too: who streams waits for neither
+            # of them, and a loop that nothing wakes costs an engine of few streams nothing.
+            await asyncio.sleep(1 - loop.time() % 1)
             failure = self._state.models.failure
             if failure is not None and self._state.options.restart_ranks:
                 failure = await self._restart_ranks(failure)

@@ -74,6 +74,10 @@ def open_inbox(shortcut):
     )
 
 
+def around(_):
+    return b"<", b">"
+
+
 def write_past(shortcut, text):
     """Have a shortcut write a text as the engine's thread does; return whether it was open."""
     write = shortcut.take([Delta(0, text)], has_time=True)
@@ -128,6 +132,45 @@ def test_tokens_stay_in_order_whoever_writes_them_and_whatever_is_written_betwee
     assert COMMENT in lines
     assert [line for line in lines if line != COMMENT] == [b"%d\n" % i for i in range(2000)]
     assert 0 < len(passed) < 2000
+
+
+def test_a_text_that_comes_while_the_loop_writes_must_be_a_delta(serving):
+    counted = []
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of, around=around, count=counted.extend)
+        await asyncio.sleep(0.01)
+        assert shortcut.take_text(0, b"too early", 1.0) is None
+        shortcut.open(0)
+        write = shortcut.take_text(0, b"first", 2.0)
+        shortcut.take_text(1, b"other", 3.0)
+        write()
+        written_at = sink.written_at
+        shortcut.take([Delta(0, "delta")], has_time=True)()
+        shortcut.take_text(0, b"taken back", 4.0)
+        await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        assert shortcut.take_text(0, b"too late", 5.0) is None
+        shortcut.count()
+        assert written_at == 3.0
+
+    written = b"<first><other>delta<taken back>" + COMMENT
+    assert unchunk(talk(serving, answer)) == written
+    assert counted == [2.0, 3.0, 4.0]
+
+
+def test_a_choice_without_a_frame_of_text_alone_has_none_until_there_is_one(serving):
+    frames = [None, (b"<", b">")]
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of, around=lambda _: frames.pop(0))
+        await asyncio.sleep(0.01)
+        shortcut.open(0)
+        assert shortcut.take_text(0, b"text", 1.0) is None
+        assert write_past(shortcut, "its beginning, ")  # it is as open as before
+        for _ in range(40):
+            shortcut.take_text(0, b"x", 2.0)()
+
+    assert unchunk(talk(serving, answer)) == b"its beginning, " + b"<x>" * 40
 
 
 def test_what_a_full_socket_does_not_take_is_the_loops_and_nothing_is_lost(serving):

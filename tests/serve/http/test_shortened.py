@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from zse.engine.inbox import Inbox
+from zse.engine.output import RequestText
 from zse.text.dialect import Dialect
 
 CHAT = "/v1/chat/completions"
@@ -53,6 +56,17 @@ class Passing:
     def __init__(self, engine) -> None:
         self._engine = engine
         self.num_passed = 0
+        self.num_texts = 0
+        """Of these, those that were no delta."""
+
+    def _text_past(self, shortcut, delta):
+        is_plain = delta.text and not delta.logprobs and delta.finish_reason is None
+        if not is_plain or len(delta.token_ids) != 1:
+            return None
+        text = msgspec.json.encode(delta.text)
+        write = shortcut.take_text(delta.index, text, time.perf_counter())
+        self.num_texts += write is not None
+        return write
 
     def __getattr__(self, name):
         return getattr(self._engine, name)
@@ -63,7 +77,8 @@ class Passing:
             await asyncio.sleep(0.001)  # what was written is out
             if shortcut is not None and is_second:
                 shortcut.open(num_yielded)
-                write = shortcut.take([delta], has_time=True)
+                write = self._text_past(shortcut, delta)
+                write = write or shortcut.take([delta], has_time=True)
                 if write is not None:
                     write()
                     self.num_passed += 1
@@ -77,18 +92,20 @@ class Passing:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "has_plain_text"),
     [
-        (CHAT, chat_of("say:Hello")),
-        (CHAT, {**chat_of("say:" + CALL), "tools": TOOLS}),
-        (CHAT, {**chat_of("say:Hello"), "logprobs": True, "n": 2}),
-        (CHAT, {**chat_of("say:Hello"), "stream_options": {"include_usage": True}}),
-        (COMPLETIONS, {"prompt": "say:Hello", "stream": True, "echo": True, "logprobs": 1}),
-        (MESSAGES, {**chat_of("say:Hello"), "model": "scripted", "max_tokens": 99}),
+        (CHAT, chat_of("say:Hello"), True),
+        (CHAT, {**chat_of('say:"Hé\\\n'), "n": 3}, True),
+        (CHAT, {**chat_of("say:" + CALL), "tools": TOOLS}, False),
+        (CHAT, {**chat_of("say:Hello"), "logprobs": True, "n": 2}, False),
+        (CHAT, {**chat_of("say:Hello"), "stream_options": {"include_usage": True}}, True),
+        (COMPLETIONS, {"prompt": "say:Hello", "stream": True, "n": 2}, True),
+        (COMPLETIONS, {"prompt": "say:Hello", "stream": True, "echo": True, "logprobs": 1}, False),
+        (MESSAGES, {**chat_of("say:Hello"), "model": "scripted", "max_tokens": 99}, True),
     ],
 )
 def test_an_answer_reads_the_same_whoever_writes_its_frames(
-    make_caller, scripted, serving, path, body
+    make_caller, scripted, serving, path, body, has_plain_text
 ):
     dialect = Dialect(calls="mistral", controls={"[TOOL_CALLS]": 5, "[ARGS]": 6})
     model = replace(scripted.scripted_model(), dialect=dialect)
@@ -102,6 +119,7 @@ def test_an_answer_reads_the_same_whoever_writes_its_frames(
 
         read[name] = without_names(call.runner.run(talk()))
     assert engine.num_passed > 1
+    assert (engine.num_texts > 0) == has_plain_text
     assert read["both"] == read["loop"]
 
 
@@ -125,8 +143,9 @@ def test_streams_that_are_kept_or_count_always_do_not_go_past_the_loop(
 def test_a_single_stream_wakes_the_loop_for_few_of_its_tokens_and_all_are_counted(
     make_caller, paced, serving, state, monkeypatch
 ):
-    brought = []
-    put = Inbox.put
+    brought, pushed = [], []
+    put, push = Inbox.put, RequestText.push
+    monkeypatch.setattr(RequestText, "push", lambda *args: (pushed.append(args), push(*args))[1])
     monkeypatch.setattr(Inbox, "put", lambda *args: (brought.append(args), put(*args)))
     model = paced.paced_model(step_seconds=0.003)
     call = make_caller(model)
@@ -150,3 +169,4 @@ def test_a_single_stream_wakes_the_loop_for_few_of_its_tokens_and_all_are_counte
     gaps = sum(tally.cumulative()[-1] for _, tally in state.metrics.tallies_of("token_gap"))
     assert gaps == 149
     assert len(brought) < 150
+    assert len(pushed) < 150  # others were text, and no delta

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+from math import floor
 from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import OverloadedError, UsageError
@@ -117,7 +118,10 @@ class Door:
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(self._sweep_seconds, self._sweep, loop)
+        when = loop.time() + self._sweep_seconds
+        if self._sweep_seconds >= 1:
+            when = floor(when)  # with all that is looked at each second: the loop wakes once
+        self._sweeper = loop.call_at(when, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = None
