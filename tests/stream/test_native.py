@@ -178,6 +178,58 @@ def test_groups_are_announced_once_and_when_they_are_in_device_memory(
     assert running.num_bytes() == (len(wanted), len(wanted))
 
 
+def test_each_group_can_be_waited_for_while_the_load_is_waited_for_as_well(
+    late_gpu: LateGpu, make_file: MakeFile
+) -> None:
+    path = make_file([9, 1, 30, 4])
+    wanted = region_of(path)
+    running, source, address = begin(late_gpu, path)
+    right: list[bool] = []
+
+    def look() -> None:
+        for group, (first, last) in enumerate([(0, 9), (9, 10), (10, 40), (40, 44)]):
+            running.wait_for_group(group)
+            there = late_gpu.bytes_of(address)[4096 * first : 4096 * last]
+            right.append(there == wanted[4096 * first : 4096 * last])
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    running.wait()
+    for thread in threads:
+        thread.join()
+    running.wait_for_group(3)  # also behind its end
+    source.close()
+    assert right == [True] * 12
+
+
+def test_who_waits_for_a_group_is_told_what_stopped_the_load(
+    late_gpu: LateGpu, make_file: MakeFile
+) -> None:
+    path = make_file([3, 400])
+    late_gpu.tell(hold_at=1)
+    running, source, _ = begin(late_gpu, path)
+    found: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            running.wait_for_group(1)
+        except LoadCancelledError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    running.cancel()
+    late_gpu.tell(hold_at=0)
+    thread.join()
+    with pytest.raises(LoadCancelledError):
+        running.wait()
+    with pytest.raises(LoadCancelledError):
+        running.wait_for_group(0)
+    source.close()
+    assert len(found) == 1
+
+
 def test_an_error_of_who_is_told_of_groups_ends_the_load(
     late_gpu: LateGpu, make_file: MakeFile
 ) -> None:

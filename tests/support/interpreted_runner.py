@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
     from zse.models.spec import ModelSpec
     from zse.stream.placement import Placement
+    from zse.stream.source import ByteSource
 
 
 def open_runner(
@@ -41,12 +42,13 @@ def open_runner(
     link: RankLink | None = None,
     gpu: interpreted_gpu.InterpretedGpu | None = None,
     launches: Callable[[interpreted_gpu.HostStream], Launcher] | None = None,
+    source: ByteSource | None = None,
     **sizes: object,
 ) -> ModelRunner:
     """Return a runner of a file; ``spec`` stands for what the file's header says.
 
     With a ``link`` it is one rank of several. ``launches`` makes what launches kernels, if not
-    Triton's interpreter.
+    Triton's interpreter; ``source`` is where weights come from, if not the file.
     """
     reader = ZSEReader(path)
     options = load_options(
@@ -56,7 +58,7 @@ def open_runner(
     part = None if link is None else part_of(spec, reader.header, link)
     gpu = gpu or (interpreted_gpu.InterpretedGpu if part is None else SharedInterpretedGpu)()
     stream = gpu.create_stream()
-    source: LocalSource = LocalSource(path)
+    source = source or LocalSource(path)
     whole: Placement = WholeFile(reader.header)
     if part is not None:
         spec, whole = part.spec, Sharded(reader.header, part.cuts)

@@ -220,6 +220,20 @@ class Retainable(Protocol):
 
 
 @runtime_checkable
+class Settles(Protocol):
+    """A backend that can be asked while its weights are still on their way."""
+
+    def prepare_more(self) -> bool:
+        """Prepare a little of a first request, unless one has come; whether there was anything."""
+
+    def settle(self) -> None:
+        """Wait until all weights are there; raises what kept them from it."""
+
+    def stop_settling(self) -> None:
+        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
+
+
+@runtime_checkable
 class KeepsInHost(Protocol):
     """A backend whose blocks lie elsewhere than in host memory, and can go there."""
 

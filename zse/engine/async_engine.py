@@ -20,7 +20,7 @@ from zse.engine.delivery import StreamsInFlight
 from zse.engine.grammars import Grammars
 from zse.engine.inbox import UnreadBounds
 from zse.engine.request import Request, SamplingParams
-from zse.errors import DeadlineError, EngineError, ShuttingDownError
+from zse.errors import DeadlineError, EngineError, LoadCancelledError, ShuttingDownError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -258,6 +258,12 @@ class AsyncEngine:
             return None
         return retained
 
+    def settle(self) -> None:
+        """Wait until all weights are there; raises what kept them from it."""
+        settle = getattr(self._core.runner, "settle", None)  # a mesh's weights are elsewhere
+        if settle is not None:
+            settle()
+
     def close(self) -> None:
         """Fail what is in flight, stop the thread and close the core. May be called twice."""
         with self._lock:
@@ -265,6 +271,9 @@ class AsyncEngine:
                 return
             self._is_closed = True
         self._commands.put(lambda: None)  # wakes the thread
+        stop = getattr(self._core.runner, "stop_settling", None)
+        if stop is not None:
+            stop()  # a step may wait for weights
         self._thread.join(_JOIN_SECONDS)
         self._streams.fail_all(lambda: ShuttingDownError("the engine was closed"))
         self._streams.close()
@@ -317,6 +326,8 @@ class AsyncEngine:
             while not self._is_closed:
                 self._run_commands()
                 self._streams.deliver(self._core.step())
+        except LoadCancelledError:  # closed while a step waited for weights
+            self._streams.fail_all(lambda: ShuttingDownError("the model was closed"))
         except BaseException as error:
             logger.exception("the engine thread crashed")
             self._core.parting = None  # nobody knows what its blocks hold

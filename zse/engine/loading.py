@@ -10,7 +10,7 @@ from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore
 from zse.engine.opening import OpenedModel, open_model
-from zse.models.runner import load_runner, spec_of
+from zse.models.runner import ModelRunner, load_runner, spec_of
 from zse.option import with_values
 from zse.records import record
 from zse.text.tokenizer import load_tokenizer
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from zse.engine.encoder_core import AnyCore
     from zse.engine.prefixes.keeper import PrefixKeeper
     from zse.format.model_file import ModelFile
-    from zse.models.runner import ModelRunner
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
@@ -44,6 +43,11 @@ class LoadedModel:
     tokenizer: Tokenizer
     device: DeviceUsed
     """What the model runs on; where ``auto`` was asked for, what it came to."""
+
+    def settle(self) -> None:
+        """Wait until all weights are there; raises what kept them from it. Close it then, too."""
+        if isinstance(self.core.runner, ModelRunner):  # the weights of a mesh's are elsewhere
+            self.core.runner.settle()
 
     def close(self) -> None:
         try:
@@ -94,6 +98,30 @@ def load_model(
     options: LoadOptions,
     settings: Settings,
     *,
+    progress: StageProgress | None = None,
+    num_adapters: int = 0,
+) -> LoadedModel:
+    """Make an engine as ``begin_model`` does, and wait until all weights are there.
+
+    Raises:
+        FormatError: The file is damaged.
+        DeviceError: The device is absent or too small.
+        StoreError: The file changed or failed on its way.
+    """
+    loaded = begin_model(model, options, settings, progress=progress, num_adapters=num_adapters)
+    try:
+        loaded.settle()
+    except BaseException:
+        loaded.close()
+        raise
+    return loaded
+
+
+def begin_model(
+    model: str | Path | OpenedModel,
+    options: LoadOptions,
+    settings: Settings,
+    *,
     reading: FileReading | None = None,
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
@@ -101,6 +129,9 @@ def load_model(
     runner_of: Callable[[ModelFile], ModelRunner] | None = None,
 ) -> LoadedModel:
     """Make an engine of what ``open_model`` accepts, or returned: that is taken over.
+
+    Weights may still be on their way: it can be asked already, and computes with what is there.
+    Whoever needs to know that all of it came calls ``settle``.
 
     Where its file is being read already, that is ``reading``. A GPU sets memory aside for
     ``num_adapters`` of the largest rank, unless the options say how much. Where ``runner_of`` is

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.operations import KeepsInHost, Pooler, Retainable
+from zse.backends.operations import KeepsInHost, Pooler, Retainable, Settles
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.phases import Phases, no_phases
 from zse.errors import (
@@ -114,6 +114,25 @@ class ModelRunner:
         """Sequences that there are states for; None where sequences have none."""
         states = self._backend.states
         return states.num_sequences if states.shapes else None
+
+    def settle(self) -> None:
+        """Wait until all weights are there; steps until then wait for what they need themselves.
+
+        Raises:
+            FormatError, StoreError, DeviceError: What kept them from it; steps raise it, too.
+        """
+        backend, has_more = self._backend, True
+        if not isinstance(backend, Settles):
+            return
+        while has_more:
+            with self._lock:  # a step that was asked for comes in between
+                has_more = backend.prepare_more()
+        backend.settle()
+
+    def stop_settling(self) -> None:
+        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
+        if isinstance(self._backend, Settles):
+            self._backend.stop_settling()
 
     def submit(self, batch: StepBatch) -> PendingStep:
         """Hand one step to the device: write the chunks' KV and sample where a row asks for it.
@@ -320,9 +339,10 @@ def load_runner(
     """Load a ``.zse`` file onto a device.
 
     A reader that is given stays the caller's to close; weights that are on their way to the device
-    already (``arrival``) are taken over, and a ``spec`` is what ``spec_of`` returned for the file.
-    With a ``part`` this process computes its share of the model, and other ranks theirs: each makes
-    the same calls of its runner, in the same order. ``ModelLoad`` says what the rest means.
+    already (``arrival``) are taken over, and may be so still: see ``settle``. A ``spec`` is what
+    ``spec_of`` returned for the file. With a ``part`` this process computes its share of the model,
+    and other ranks theirs: each makes the same calls of its runner, in the same order.
+    ``ModelLoad`` says what the rest means.
 
     Raises:
         FormatError: The file is damaged, or its tensors do not fit its model config.
@@ -349,7 +369,13 @@ def load_runner(
         )
         backend = create_backend(load, arrival)
         owned.callback(backend.close)
-        return ModelRunner(backend, spec, part, owned=owned.pop_all(), max_position=max_position)
+        runner = ModelRunner(backend, spec, part, owned=owned.pop_all(), max_position=max_position)
+    if arrival is None:
+        with ExitStack() as undo:
+            undo.callback(runner.close)
+            runner.settle()
+            undo.pop_all()
+    return runner
 
 
 def _context_of(spec: ModelSpec, wanted_tokens: int) -> int:

@@ -191,13 +191,11 @@ class ServerProcess:
             self._give_up(error)
             return
         self._is_answering.wait()  # a small model is there before the web stack
-        collector.resume()
-        state.ledger.mark("ready")
-        entry = state.models.put(model, state.options.aliases)
-        if state.options.loras:
-            from zse.serve.adapters import put_adapters
-
-            put_adapters(state.models, entry, state.options.load.lora)
+        try:
+            self._take_requests(model)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+            return
         state.phase = "ready"
         facts = {"model": model.name, "url": self._url, "max_context": model.max_context}
         chats = model.template is not None
@@ -206,6 +204,23 @@ class ServerProcess:
         self._share(model)
         told = {**facts, "chats": chats, "asks_for_key": asks, "cold_start_ms": ledger}
         LOG.info("ready", extra=told)
+
+    def _take_requests(self, model: LoadedModel) -> None:
+        """Take requests from now on; return when the last weights are there.
+
+        What is asked meanwhile is computed as weights arrive. Balancers are told to wait.
+        """
+        state = self._state
+        state.phase, state.is_arriving = "weights", True
+        entry = state.models.put(model, state.options.aliases)
+        if state.options.loras:
+            from zse.serve.adapters import put_adapters
+
+            put_adapters(state.models, entry, state.options.load.lora)
+        model.settle()
+        collector.resume()
+        state.ledger.mark("ready")
+        state.is_arriving = False
 
     def _share(self, model: LoadedModel) -> None:
         """Give the model's file to replicas that start, where that is wanted, beside answers."""

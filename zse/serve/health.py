@@ -42,7 +42,7 @@ async def ready(request: Request) -> Response:
     _refuse_crashed(state)
     if state.is_leaving:
         raise ShuttingDownError("The server is shutting down; send requests to another.")
-    state.require_any()  # its refusal is the answer while loading
+    state.require_ready()  # its refusal is the answer while loading
     return json_response({"status": "ready", "phases": state.ledger.to_json()})
 
 

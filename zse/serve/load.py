@@ -48,18 +48,37 @@ def load_served_model(
     head_start: HeadStart,
     shelf: Shelf | None = None,
 ) -> LoadedModel:
-    """Load the model that is being opened, and tell of each phase.
+    """Load the model that is being opened, and tell of each phase; all of it is there then.
 
     A tokenizer that is on the shelf is not read again.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
     """
+    model = begin_served_model(settings, progress, head_start, shelf)
+    try:
+        model.settle()
+    except BaseException:
+        model.close()
+        raise
+    return model
+
+
+def begin_served_model(
+    settings: Settings,
+    progress: LoadProgress,
+    head_start: HeadStart,
+    shelf: Shelf | None = None,
+) -> LoadedModel:
+    """Do what ``load_served_model`` does, but for the weights that are still on their way.
+
+    Requests can be taken already: they compute with what is there.
+    """
     options = settings.serve
     with progress.enter("imports"):
         from zse.engine.async_engine import AsyncEngine
         from zse.engine.inbox import UnreadBounds
-        from zse.engine.loading import FileReading, load_model
+        from zse.engine.loading import FileReading, begin_model
 
         preload(options.load.device.name)
     with progress.enter("weights"), ThreadPoolExecutor(1, "zse-template") as beside:
@@ -75,7 +94,7 @@ def load_served_model(
         opened = head_start.take()
         progress.phase = "weights"
         _tell(opened, progress)
-        loaded = load_model(
+        loaded = begin_model(
             opened,
             options.load,
             settings,

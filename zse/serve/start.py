@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = None) -> int:
     """Serve until told to stop; return the exit code.
 
-    A thread calls ``load`` for the model; by default it is the one that the options name.
+    A thread calls ``load`` for the model, whose weights may still be on their way; by default it is
+    the one that the options name.
 
     Raises:
         ZSEError: The address cannot be bound, or taken over.
@@ -98,6 +99,6 @@ def _uses_one_gpu(settings: Settings) -> bool:
 
 
 def _load(settings: Settings, head_start: HeadStart, state: AppState) -> LoadedModel:
-    from zse.serve.load import load_served_model
+    from zse.serve.load import begin_served_model
 
-    return load_served_model(settings, state.progress, head_start)
+    return begin_served_model(settings, state.progress, head_start)

@@ -85,6 +85,10 @@ class LoadedModel:
     def task(self) -> Task:
         return "text" if self.spec is None else self.spec.task
 
+    def settle(self) -> None:
+        """Wait until all weights are there; raises what kept them from it."""
+        self.engine.settle()
+
     def close(self) -> None:
         self.engine.close()
         for resource in self.resources:
@@ -137,6 +141,8 @@ class AppState:
         """Answers that are being handed over: their clients have not got all of them."""
         self.terminate = asyncio.Event()
         """Set when draining ran out of time: streams end with an error event."""
+        self.is_arriving = False
+        """Whether requests are taken and the model's weights are still on their way."""
         self._parts: dict[type, Any] = {}
 
     def one_of(self, kind: type[Part]) -> Part:
@@ -195,7 +201,8 @@ class AppState:
     @property
     def is_ready(self) -> bool:
         has_models = self.model is not None if self.fleet is None else self.fleet.is_open
-        return has_models and not self.is_starting and not self.is_leaving
+        is_started = not (self.is_starting or self.is_arriving)
+        return has_models and is_started and not self.is_leaving
 
     @property
     def is_starting(self) -> bool:
@@ -219,6 +226,12 @@ class AppState:
         if self.draining:
             raise ShuttingDownError("The server is shutting down and takes no new requests.")
         if self.is_starting:
+            raise self._loading()
+
+    def require_ready(self) -> None:
+        """Refuse as ``require_any``, and where weights are still on their way."""
+        self.require_any()
+        if self.is_arriving:
             raise self._loading()
 
     def require_any(self) -> None:

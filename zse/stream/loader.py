@@ -96,6 +96,15 @@ class RegionLoad:
         """Stop soon; ``wait`` then raises ``LoadCancelledError``."""
         self._stop(LoadCancelledError(f"loading {self._source.name} was stopped"))
 
+    def wait_for_group(self, group: int) -> None:
+        """Wait until a group, counted as in the plan, is in device memory, checked if groups are.
+
+        Any thread may call this, also beside ``wait``; raises as ``wait`` does.
+        """
+        if not self._progress.wait_for(group):
+            assert self._progress.error is not None
+            raise self._progress.error
+
     def wait(self) -> LoadReport:
         """Wait until everything is in device memory and every thread has ended.
 
@@ -169,8 +178,7 @@ class RegionLoad:
         group = self._plan.groups[chunks[0].group]
         where = f"group {group.name} of {self._source.name}"
         distrust = getattr(self._source, "distrust", None)
-        if distrust is not None:
-            held.hold(chunks[0].group)
+        held.hold(chunks[0].group)
         while True:
             digest = hashlib.sha256()
             for chunk in chunks:

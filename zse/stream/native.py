@@ -60,6 +60,10 @@ class NativeLoad:
         self._buffer_bytes = max(plan.largest_chunk_bytes, 1)
         self._ahead = source.hand_over() if source is not file else {}  # type: ignore[union-attr]
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        """Held while somebody waits for a group: the library's load stays until then."""
+        self._ending = threading.Lock()
+        """Of ``wait``, which several threads may call."""
         self._landed_bytes = 0
         self._on_group = on_group
         self._group_error: BaseException | None = None
@@ -137,14 +141,39 @@ class NativeLoad:
             DeviceError: The device failed.
             LoadCancelledError: ``cancel`` was called.
         """
-        if self._outcome is None:
-            try:
-                self._outcome = self._waited()
-            except Exception as error:  # noqa: BLE001 - raised below, as often as it is asked for
-                self._outcome = error
+        with self._ending:
+            if self._outcome is None:
+                try:
+                    self._outcome = self._waited()
+                except Exception as error:  # noqa: BLE001 - raised below, as often as it is asked
+                    self._outcome = error
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
+
+    def wait_for_group(self, group: int) -> None:
+        """Wait until a group, counted as in the plan, is in device memory.
+
+        Any thread may call this, also beside ``wait``; raises as ``wait`` does.
+        """
+        while (found := self._look_for(group)) is not True:
+            if found is None:
+                self.wait()  # which says what went wrong, if anything did
+                return
+
+    def _look_for(self, group: int) -> bool | None:
+        """Wait until a group is there, others are, or a while is over; return whether it is.
+
+        None where the load has ended, or ends.
+        """
+        with self._looking:
+            if self._load is None or self._counters.failure:
+                return None
+            seen = self._counters.num_complete
+            if not self._library.left(self._load, group):
+                return True
+            self._wait_some(seen)
+            return False
 
     def _waited(self) -> LoadReport:
         try:
@@ -173,7 +202,7 @@ class NativeLoad:
             self._watcher.join()
         while not self._wait_some(len(self._plan.groups)):
             pass
-        with self._lock:
+        with self._looking, self._lock:
             ended = structs.Counters.from_buffer_copy(self._counters)
             self._landed_bytes = ended.landed_bytes
             load, self._load = self._load, None

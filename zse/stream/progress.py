@@ -30,6 +30,8 @@ class LoadProgress:
         self._work = _shares(plan, by_group=by_group)
         self._on_group = on_group
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        """Of groups that are complete, and of the error."""
         self.error: BaseException | None = None
 
     def next_work(self) -> tuple[Chunk, ...] | None:
@@ -42,6 +44,8 @@ class LoadProgress:
             self.landed_bytes += chunk.length_bytes
             self._left[chunk.group] -= 1
             complete = self._left[chunk.group] == 0
+            if complete:
+                self._news.notify_all()
         if complete and self._on_group is not None:
             self._on_group(self._names[chunk.group])
 
@@ -51,7 +55,15 @@ class LoadProgress:
             if self.error is not None:
                 return False
             self.error = error
+            self._news.notify_all()
             return True
+
+    def wait_for(self, group: int) -> bool:
+        """Wait until a group is complete; return whether it is, which an error can prevent."""
+        with self._news:
+            while self._left[group] and self.error is None:
+                self._news.wait()
+            return not self._left[group]
 
 
 class HeldChunks:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zse.backends.gpu.open import PROMPT_ROWS, prepare_prompts, warm_up
+from zse.backends.gpu.open import PROMPT_ROWS, prepare
 from zse.options import load_options
 
 
@@ -30,8 +30,12 @@ def test_kernels_of_prompts_are_loaded_until_the_weights_have_arrived(looks, mos
 
     prepared = []
     backend = SimpleNamespace(prepare_prompt=lambda _, rows: prepared.append(rows))
-    load = SimpleNamespace(options=load_options(max_batch_tokens=most), forward=None)
-    prepare_prompts(backend, Arrival(), load)
+    load = SimpleNamespace(
+        options=load_options(max_batch_tokens=most),
+        forward=None,
+        spec=SimpleNamespace(is_encoder=True),
+    )
+    assert len(list(prepare(backend, Arrival(), load))) == len(prepared)  # one at a time
     assert prepared == expected
 
 
@@ -57,5 +61,6 @@ def test_what_a_prompt_needs_comes_first_and_a_capture_only_while_weights_are_aw
     load = SimpleNamespace(
         options=load_options(), forward=None, spec=SimpleNamespace(is_encoder=is_encoder)
     )
-    warm_up(backend, SimpleNamespace(has_arrived=arrived), load)
+    for _ in prepare(backend, SimpleNamespace(has_arrived=arrived), load):
+        pass
     assert done == expected

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.arriving import ArrivingPasses
 from zse.backends.gpu.budget import MemoryBudget
 from zse.backends.gpu.passes import WholePasses
 from zse.device.open import open_gpu
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.passes import Passes
     from zse.backends.gpu.retained import Retained
     from zse.backends.gpu.streamed_arrival import StreamedArrival
+    from zse.backends.gpu.weights import DeviceWeights
     from zse.device.gpu import Gpu, Stream
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
@@ -75,8 +78,10 @@ class Arrival:
             self.block = gpu.allocate(length)
         else:
             self.block = retained.backend.weights
+        self._plan = plan
         self._loading = begin_load(gpu, source, plan, self.block.address)
-        self._is_over = False
+        self._waiting = threading.Lock()
+        self._report: LoadReport | None = None
 
     @classmethod
     def into(cls, retained: Retained, reader: ModelFile) -> Arrival:
@@ -154,9 +159,16 @@ class Arrival:
     def place(self, load: ModelLoad, options: LoadOptions, layout: KVLayout) -> None:
         """Do nothing: where everything lies was known when it was sent on its way."""
 
-    def passes(self, _spec: ModelSpec, _stream: Stream) -> Passes:
-        """Return how passes go through the layers."""
-        return WholePasses()
+    def passes(self, spec: ModelSpec, _stream: Stream, weights: DeviceWeights) -> Passes:
+        """Return how passes go through the layers: what of them can, while weights arrive.
+
+        Ranks wait for each other in their kernels, so that all begin when all is there; what is
+        made of weights before the first pass needs them, too; and whole texts are no prompts.
+        """
+        is_whole = isinstance(self.placement, WholeFile) and not weights.has_narrow_vectors
+        if not is_whole or spec.is_encoder:
+            return WholePasses()
+        return ArrivingPasses(self, self._plan, spec)
 
     def set_aside(self, length_bytes: int) -> None:
         """Leave memory to what will be loaded beside the model.
@@ -178,29 +190,37 @@ class Arrival:
         arrived, wanted = self.num_bytes()
         return arrived == wanted
 
+    def wait_for_group(self, group: int) -> None:
+        """Wait until a group of what is read is in the block; raises as ``wait`` does."""
+        self._loading.wait_for_group(group)
+
     def wait(self) -> LoadReport:
-        """Wait until every weight is in the block.
+        """Wait until every weight is in the block; several threads may.
 
         Raises:
             StoreError: The file changed or failed on its way.
             DeviceError: The GPU failed.
         """
-        report = self._loading.wait()
-        self.source.close()
-        self._is_over = True
-        return report
+        with self._waiting:
+            if self._report is None:
+                self._report = self._loading.wait()
+                self.source.close()
+            return self._report
+
+    def stop(self) -> None:
+        """Stop what is still on its way; who waits for it gets ``LoadCancelledError``."""
+        if self._report is None:
+            self._loading.cancel()
+            with contextlib.suppress(ZSEError):
+                self.wait()
+            self.source.close()
 
     def abandon(self) -> None:
         """Stop, and give everything back, the GPU too; twice does nothing.
 
         An error is on its way when this is called: what else fails now is not told.
         """
-        if not self._is_over:
-            self._is_over = True
-            self._loading.cancel()
-            with contextlib.suppress(ZSEError):
-                self._loading.wait()
-            self.source.close()
+        self.stop()
         with contextlib.suppress(DeviceError):
             self.gpu.close()
 

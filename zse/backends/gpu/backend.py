@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
+    from zse.backends.gpu.arriving import RestOfStart
     from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
     from zse.backends.gpu.model import DeviceModel
@@ -77,8 +78,12 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._texts = text_operations_of(model)
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._retained: Retained | None = None
+        self.rest_of_start: RestOfStart | None = None
+        """What is left of it; None where nothing is."""
         self._is_first = True
         """Whether no decode step was asked for yet."""
+        self._is_asked = False
+        """Whether any step was."""
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows
         super().__init__(model, self._result_ring.arrays)
@@ -88,6 +93,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
     def submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
         """Enqueue one step and the copy of its tokens to the host."""
         self._gpu.make_current()
+        self._is_asked = True
         self._passes.make_room(self._moved)
         plan = plan_step(batch, self._limits)
         check_states(batch.chunks, self.states)
@@ -189,6 +195,26 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._graph(GREEDY, forward)
         self._stream.synchronize()
 
+    def prepare_more(self) -> bool:
+        """Prepare a little of a first request, unless one has come; whether there was anything."""
+        rest = self.rest_of_start
+        return rest is not None and not self._is_asked and rest.prepare()
+
+    def settle(self) -> None:
+        """Wait until all weights are there: passes until then wait for what they need.
+
+        Raises:
+            FormatError, StoreError, DeviceError: What kept them from it.
+        """
+        if self.rest_of_start is not None:
+            self.rest_of_start.settle(self._passes)
+            self.rest_of_start = None
+
+    def stop_settling(self) -> None:
+        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
+        if self._passes.is_arriving:
+            self._passes.close()
+
     def prepare_prompt(self, forward: Forward, rows: int) -> None:
         """Load the kernels that a first prompt of about so many tokens goes through."""
         self._gpu.make_current()
@@ -214,6 +240,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
         tiles = tile_room(plan.adapter_tiles, bucket)
         key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles)
         captured = self._graph(key, forward)
+        self._passes.before_head()
         shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room, adapter_room=tiles)
         self._maker.send(plan, shape, captured.inputs.address)
         captured.graph.launch(self._stream)
@@ -321,7 +348,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
     def retain(self) -> Retained | None:
         """Have ``close`` leave everything to a model of the same shape; None where it cannot be."""
         is_shared = self._model.collectives is not None or not self._passes.looks_ahead
-        if self._model.adapters is not None or is_shared:
+        if self._model.adapters is not None or is_shared or self._passes.is_arriving:
             return None  # whose numbers, streaming layers or other ranks are of this model
         is_narrow = self._model.options.cache.kv_dtype in NARROW_KV_DTYPES
         self._retained = Retained(self, self._model.weights.header, is_narrow=is_narrow)

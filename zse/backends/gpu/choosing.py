@@ -25,6 +25,7 @@ class Choosing(Products):
 
     def write_logits(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Write float32 logits of the wanted rows, [wanted, vocab]."""
+        self._model.passes.before_head()
         weight: LinearWeight = self.ends.head
         # Some rows' states are told to the host, in 16 bits: where bits may not depend on that,
         # the head reads all of them so.

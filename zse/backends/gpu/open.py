@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.arriving import RestOfStart
 from zse.backends.gpu.backend import GPUBackend
 from zse.backends.gpu.key_factors import DeviceFactors, read_key_factors
 from zse.backends.gpu.kinds import collectives_of, import_kinds, state_pool_of
@@ -33,7 +34,7 @@ from zse.kernels.tuning import Tuning
 from zse.option import with_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from zse.backends import ModelLoad
     from zse.backends.gpu.arrival import Arrival
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from zse.options import LoadOptions
     from zse.stream.options import LoadReport
 
-__all__ = ["build_backend", "import_kinds", "open_gpu_backend", "prepare_prompts"]
+__all__ = ["build_backend", "import_kinds", "open_gpu_backend"]
 
 _LOG = logging.getLogger("zse.backends.gpu")
 PROMPT_ROWS = (32, 64, 128, 16, 512)
@@ -107,7 +108,10 @@ def build_backend(
     arrival: Arrival | StreamedArrival,
     load: ModelLoad,
 ) -> GPUBackend:
-    """Make everything else while the weights arrive, then wait for them."""
+    """Make everything else while the weights arrive, then wait for them.
+
+    Where passes wait for what they need themselves, what is left is done by ``GPUBackend.settle``.
+    """
     spec, phases = load.spec, load.phases
     options = with_states_that_fit(spec, load.options, arrival.budget.for_cache)
     if load.part is not None:
@@ -122,7 +126,7 @@ def build_backend(
     layout = layout_for(spec, kv_dtype, groups_of(spec, options), factors)
     arrival.place(load, options, layout)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
-    passes = arrival.passes(spec, stream)
+    passes = arrival.passes(spec, stream, weights)
     with phases("kernels"):
         launcher = make_launcher()
         collectives = collectives_of(arrival.gpu, stream, load.part, options)
@@ -143,8 +147,15 @@ def build_backend(
         model.make_tables(launcher, stream)
         memory.sequences.cache.clear_unseen(stream)
     backend = GPUBackend(arrival.gpu, stream, launcher, model, memory)
+    preparations = prepare(backend, arrival, load)
+    if passes.is_arriving:
+        with phases("warm-up"):
+            next(preparations, None)
+        backend.rest_of_start = RestOfStart(preparations, phases, told=_tell_of)
+        return backend
     with phases("warm-up"):
-        warm_up(backend, arrival, load)
+        for _ in preparations:
+            pass
     with phases("weights-to-gpu"):
         _tell_of(arrival.wait())
     weights.widen_vectors(stream)
@@ -161,31 +172,31 @@ def _tell_of(report: LoadReport) -> None:
     _LOG.info("weights are on the GPU", extra=figures)
 
 
-def warm_up(backend: GPUBackend, arrival: Arrival | StreamedArrival, load: ModelLoad) -> None:
+def prepare(
+    backend: GPUBackend, arrival: Arrival | StreamedArrival, load: ModelLoad
+) -> Iterator[None]:
     """Prepare what a first request needs while weights are on their way, in the order of need.
 
     First comes what its prompt goes through. The step that is captured for the tokens behind it has
-    time while weights are awaited; else it is captured behind the first of them.
+    time while weights are awaited; else it is captured behind the first of them. Then kernels of
+    prompts are loaded until the weights have arrived. Each next item is a little of it.
     """
     is_text = not load.spec.is_encoder
+    most = load.options.batch.max_batch_tokens
     if is_text and not backend.begins_with_capture:
-        if PROMPT_ROWS[0] <= load.options.batch.max_batch_tokens:
+        if most >= PROMPT_ROWS[0]:
             backend.prepare_prompt(load.forward, PROMPT_ROWS[0])
+            yield
         is_text = not arrival.has_arrived
     if is_text:
         backend.warm(load.forward)
-    prepare_prompts(backend, arrival, load)
-
-
-def prepare_prompts(
-    backend: GPUBackend, arrival: Arrival | StreamedArrival, load: ModelLoad
-) -> None:
-    """Load kernels of prompts until the weights have arrived, which is waited for."""
+        yield
     for rows in PROMPT_ROWS:
         if arrival.has_arrived:
             return
-        if rows <= load.options.batch.max_batch_tokens:
+        if rows <= most:
             backend.prepare_prompt(load.forward, rows)
+            yield
 
 
 def _share_out(

@@ -57,6 +57,7 @@ class GPUOperations(Choosing):
 
     def embed(self, step: Step, embedding: BoundEmbedding, scale: float) -> Residual:
         """Write the residual stream, float32 [rows, hidden]."""
+        self._model.passes.before_layers()
         placing = embedding.placing
         if placing is not None:
             placing = replace(

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zse.backends.gpu.graphs import Rehearsal
+    from zse.backends.gpu.row_maxima import RowMaxima
     from zse.backends.handles import LayerWeights
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
     from zse.kernels.launcher import Launcher
     from zse.kernels.linear.weight import LinearWeight
+    from zse.stream.options import LoadReport
     from zse.stream.placement import Placement
     from zse.stream.weights import StreamFacts
 
@@ -31,6 +33,22 @@ class Passes(Protocol):
 
     def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
         """Return the scopes that the program enters, one for each layer."""
+
+    @property
+    def is_arriving(self) -> bool:
+        """Whether weights may still be on their way, so that passes wait for them."""
+
+    def before_layers(self) -> None:
+        """Wait for what stands before the layers."""
+
+    def before_head(self) -> None:
+        """Wait for everything: tokens follow."""
+
+    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
+        """Have facts of matrices found for a pass that begins, before it multiplies by them."""
+
+    def settle(self) -> LoadReport | None:
+        """Wait until all weights are there; any thread may. None where passes never wait."""
 
     def rehearsing(self, rehearsal: Rehearsal) -> AbstractContextManager[object]:
         """Return a block in which layers are entered for a launcher that only remembers."""
@@ -69,6 +87,22 @@ class WholePasses:
 
     def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
         return [nullcontext(layer) for layer in layers]
+
+    @property
+    def is_arriving(self) -> bool:
+        return False
+
+    def before_layers(self) -> None:
+        """Do nothing."""
+
+    def before_head(self) -> None:
+        """Do nothing."""
+
+    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
+        maxima.find(launcher)
+
+    def settle(self) -> LoadReport | None:
+        return None
 
     def rehearsing(self, rehearsal: Rehearsal) -> AbstractContextManager[object]:
         return nullcontext(rehearsal)

@@ -12,7 +12,7 @@ from zse.kernels.linear.launch_8bit import find_row_maxima, maxima_bytes
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.device.gpu import Gpu
     from zse.kernels.launcher import Launcher
@@ -27,7 +27,8 @@ class RowMaxima:
     def __init__(self, gpu: Gpu, weights: Sequence[LinearWeight]) -> None:
         self._weights = weights
         self._addresses: dict[int, int] = {}
-        self._are_found = False
+        self._missing = list(weights)
+        """Whose are not found yet."""
         if weights:
             self._block = gpu.allocate(room_for(weights))
             address = self._block.address
@@ -41,14 +42,21 @@ class RowMaxima:
 
     def find(self, launcher: Launcher) -> None:
         """Have all of them found in the launcher's stream, the first time; weights are there."""
-        if not self._are_found:
-            for weight in self._weights:
-                find_row_maxima(launcher, weight, self.of(weight))
-            self._are_found = True
+        missing, self._missing = self._missing, []
+        for weight in missing:
+            find_row_maxima(launcher, weight, self.of(weight))
+
+    def find_some(self, launcher: Launcher, is_there: Callable[[LinearWeight], bool]) -> None:
+        """Have those found that are not yet, of the matrices that are there."""
+        if self._missing:
+            late = [weight for weight in self._missing if not is_there(weight)]
+            self._missing = [weight for weight in self._missing if is_there(weight)]
+            self.find(launcher)
+            self._missing = late
 
     def forget(self) -> None:
         """Note that the weights are others: theirs are found when they are next needed."""
-        self._are_found = False
+        self._missing = list(self._weights)
 
 
 def room_for(weights: Sequence[LinearWeight]) -> int:

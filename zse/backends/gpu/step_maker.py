@@ -64,8 +64,10 @@ class StepMaker:
         # What is told to the host stays in 16 bits.
         told = plan.wants_hidden and not self._model.plans.deterministic
         if step.rounding == "tokens":
-            self._model.row_maxima.find(self._launcher)
-            self._model.kept_weights.make(self._launcher, self._model.row_maxima)
+            is_there = not self._model.passes.is_arriving
+            self._model.passes.find_maxima(self._model.row_maxima, self._launcher)
+            if is_there:
+                self._model.kept_weights.make(self._launcher, self._model.row_maxima)
         return replace(step, rounding="none") if told else step
 
     def send(self, plan: StepPlan, shape: InputShape, address: int) -> None:

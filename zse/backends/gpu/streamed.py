@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zse.backends.gpu.graphs import Rehearsal
+    from zse.backends.gpu.row_maxima import RowMaxima
     from zse.backends.handles import LayerWeights
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
     from zse.kernels.launcher import Launcher
     from zse.kernels.linear.weight import LinearWeight
+    from zse.stream.options import LoadReport
     from zse.stream.placement import Placement
     from zse.stream.weights import StreamedWeights, StreamFacts
 
@@ -50,6 +52,22 @@ class StreamedPasses:
         self._weights = weights
         self._indices = layer_indices
         self._rehearsal: Rehearsal | None = None
+
+    # --- what is always there -------------------------------------------------------------------
+
+    is_arriving = False
+
+    def before_layers(self) -> None:
+        """Do nothing: it stays."""
+
+    def before_head(self) -> None:
+        """Do nothing: it stays."""
+
+    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
+        maxima.find(launcher)
+
+    def settle(self) -> LoadReport | None:
+        return None
 
     # --- what the program enters ----------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from zse.units import memory_text
 if TYPE_CHECKING:
     from zse.backends import ModelLoad
     from zse.backends.gpu.kv_pool import KVLayout
+    from zse.backends.gpu.weights import DeviceWeights
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import ZSEHeader
     from zse.models.spec import ModelSpec
@@ -124,7 +125,9 @@ class StreamedArrival:
         """All memory of weights; its address is the lowest."""
         return self.weights.blocks
 
-    def passes(self, spec: ModelSpec, stream: Stream) -> StreamedPasses:
+    def passes(
+        self, spec: ModelSpec, stream: Stream, _weights: DeviceWeights | None = None
+    ) -> StreamedPasses:
         """Return how passes go through the layers."""
         weights = self.weights
         weights.use_stream(stream)

@@ -159,6 +159,11 @@ class DeviceWeights:
         table, norm = self.table(spec.weight), spec.norm
         return BoundEmbedding(table, placing, None if norm is None else self.norm(norm))
 
+    @property
+    def has_narrow_vectors(self) -> bool:
+        """Whether ``widen_vectors`` has anything to do."""
+        return bool(self._narrow)
+
     def widen_vectors(self, stream: Stream) -> None:
         """Fill the float32 copies of 16-bit vectors, once the block is filled."""
         if self._widened is not None:

@@ -1,0 +1,351 @@
+"""Steps of a model whose weights are on their way: each kernel waits for its own, tokens for all."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from broken_rules import breaks
+from interpreted_gpu import InterpretedGpu
+from interpreted_runner import open_runner
+from weight_reads import WeightReads
+
+from tests.backends.gpu.test_streamed import chunk
+from zse.backends.gpu.row_maxima import RowMaxima
+from zse.backends.types import StepBatch
+from zse.errors import FormatError, LoadCancelledError, SourceChangedError, StoreError
+from zse.format import ZSEReader
+from zse.format.errors import Rule
+from zse.kernels.linear.weight import LinearWeight
+from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.quantize.locate import locate_model
+from zse.settings import Settings
+from zse.stream.source import LocalSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WAIT_SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return locate_model("tiny", Settings(cache_dir=tmp_path_factory.mktemp("made")), quant="int4")
+
+
+class HeldSource(LocalSource):
+    """A file of which only the first groups can be read, until more are let through."""
+
+    def __init__(self, path: Path, *, kind: str = "page cache") -> None:
+        super().__init__(path, direct="never")
+        with ZSEReader(path) as reader:
+            self.groups = reader.header.loaded().groups
+        self._kind = kind
+        self._open_groups = 0
+        self._changed = threading.Condition()
+        self.fails = False
+
+    @property
+    def kind(self) -> str:
+        return self._kind
+
+    def let_through(self, count: int) -> None:
+        with self._changed:
+            self._open_groups = count
+            self._changed.notify_all()
+
+    def read_into(self, offset_bytes: int, view: memoryview) -> None:
+        place = next(
+            index for index, group in enumerate(self.groups) if offset_bytes < group.end_bytes
+        )
+        with self._changed:
+            assert self._changed.wait_for(lambda: place < self._open_groups, WAIT_SECONDS)
+        if self.fails and place == len(self.groups) - 1:
+            raise StoreError("the disk is gone")
+        super().read_into(offset_bytes, view)
+
+    def interrupt(self) -> None:
+        self.let_through(len(self.groups))
+
+
+class Opened:
+    """A runner whose kernels read at once, and what they have read."""
+
+    def __init__(self, path: Path, source: LocalSource | None = None) -> None:
+        made: list[WeightReads] = []
+
+        def launches(stream: object) -> WeightReads:
+            made.append(WeightReads(stream))
+            return made[0]
+
+        self.runner = open_runner(
+            path, gpu=InterpretedGpu(), launches=launches, source=source, max_batch_tokens=64
+        )
+        self.launcher = made[0]
+        self.launcher.learn(self.runner)
+        self.outcome: object = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, batch: StepBatch) -> None:
+        """Submit a step in a thread, as an engine does."""
+        self._thread = threading.Thread(target=self._submit, args=(batch,))
+        self._thread.start()
+
+    def _submit(self, batch: StepBatch) -> None:
+        try:
+            self.runner.submit(batch).wait()
+            self.outcome = "answered"
+        except Exception as error:  # noqa: BLE001
+            self.outcome = error
+
+    def end(self) -> object:
+        assert self._thread is not None
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+    def wait_for_reads(self, count: int) -> None:
+        end = time.monotonic() + WAIT_SECONDS
+        while len(self.launcher.reads) < count and time.monotonic() < end:
+            time.sleep(0.002)
+        time.sleep(0.02)  # in which a kernel too many would run
+        assert len(self.launcher.reads) == count
+
+
+PROMPT = StepBatch(chunks=[chunk(5, 0, 0)], sampling=[[SamplingRow(temperature=0.0)]])
+TOKEN = StepBatch(chunks=[chunk(1, 5, 0)], sampling=[[SamplingRow(temperature=0.0, step=1)]])
+PART = StepBatch(chunks=[chunk(5, 0, 0)], sampling=[[]])
+
+
+@pytest.fixture(scope="module")
+def expected(path: Path) -> list[tuple[object, ...]]:
+    opened = Opened(path)
+    opened.runner.settle()
+    opened.launcher.reads.clear()
+    opened.begin(PROMPT)
+    assert opened.end() == "answered"
+    reads = list(opened.launcher.reads)
+    opened.runner.close()
+    assert len(reads) > 30
+    return reads
+
+
+def test_a_prompt_goes_through_the_layers_that_are_there_while_others_are_on_their_way(
+    path, expected
+):
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    opened.begin(PROMPT)
+    opened.wait_for_reads(0)
+    seen = 0
+    for count in range(1, len(source.groups)):
+        source.let_through(count)  # the tables, then layer by layer
+        end = time.monotonic() + WAIT_SECONDS
+        while len(opened.launcher.reads) == seen and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        reads = list(opened.launcher.reads)
+        assert seen < len(reads) < len(expected)
+        assert reads == expected[: len(reads)]  # the bytes that the file has there
+        seen = len(reads)
+    assert opened.outcome is None
+    source.let_through(len(source.groups))
+    assert opened.end() == "answered"
+    assert opened.launcher.reads == expected
+    opened.runner.settle()
+    opened.runner.close()
+
+
+def test_a_chunk_of_a_prompt_that_asks_for_no_token_does_not_wait_for_the_head(path):
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    source.let_through(len(source.groups) - 1)
+    opened.begin(PART)
+    assert opened.end() == "answered"
+    opened.begin(TOKEN)
+    time.sleep(0.05)
+    assert opened.outcome == "answered"  # of the chunk; the token's step still waits
+    source.let_through(len(source.groups))
+    assert opened.end() == "answered"
+    opened.runner.close()
+
+
+def damaged(path: Path, tmp_path: Path) -> Path:
+    """Return a copy whose last group has one bit that its digest does not know."""
+    copy = tmp_path / "damaged.zse"
+    content = bytearray(path.read_bytes())
+    with ZSEReader(path) as reader:
+        last = reader.header.groups[-1]
+    content[last.offset_bytes + 7] ^= 1
+    copy.write_bytes(content)
+    return copy
+
+
+def test_a_damaged_last_group_ends_the_step_and_the_load_alike_and_no_token_leaves(
+    path, tmp_path, expected
+):
+    source = HeldSource(damaged(path, tmp_path), kind="peers")
+    opened = Opened(path, source)
+    source.let_through(len(source.groups) - 1)
+    opened.begin(PROMPT)
+    time.sleep(0.05)
+    assert opened.outcome is None
+    source.let_through(len(source.groups))
+    with breaks(Rule.CHECKSUM_MISMATCH) as found:
+        opened.runner.settle()
+    error = opened.end()
+    assert isinstance(error, FormatError)
+    assert str(error) == str(found.value)
+    reads = opened.launcher.reads
+    assert 0 < len(reads) < len(expected)  # nothing of the head, nor of what chooses
+    assert reads == expected[: len(reads)]
+    opened.runner.close()
+
+
+def test_a_damaged_first_group_lets_no_layer_run(path, tmp_path):
+    copy = tmp_path / "damaged.zse"
+    content = bytearray(path.read_bytes())
+    with ZSEReader(path) as reader:
+        content[reader.header.groups[0].offset_bytes] ^= 1
+    copy.write_bytes(content)
+    source = HeldSource(copy, kind="peers")
+    opened = Opened(path, source)
+    opened.begin(PROMPT)
+    source.let_through(len(source.groups))
+    assert isinstance(opened.end(), FormatError)
+    assert opened.launcher.reads == []
+    opened.runner.close()
+
+
+def test_a_disk_that_fails_ends_every_step_until_the_model_is_closed(path):
+    source = HeldSource(path)
+    source.fails = True
+    opened = Opened(path, source)
+    source.let_through(len(source.groups))
+    for batch in (PROMPT, TOKEN):
+        opened.begin(batch)
+        assert isinstance(opened.end(), StoreError)
+    with pytest.raises(StoreError, match="the disk is gone"):
+        opened.runner.settle()
+    opened.runner.close()
+
+
+def test_a_file_that_was_written_to_meanwhile_gives_no_token(path, tmp_path):
+    copy = tmp_path / "copy.zse"
+    copy.write_bytes(path.read_bytes())
+    source = HeldSource(copy)
+    opened = Opened(copy, source)
+    opened.begin(PROMPT)
+    source.let_through(3)
+    with copy.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    source.let_through(len(source.groups))
+    assert isinstance(opened.end(), SourceChangedError)
+    opened.runner.close()
+
+
+def test_closing_a_model_frees_a_step_that_waits_for_its_weights(path):
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    source.let_through(2)
+    opened.begin(PROMPT)
+    time.sleep(0.02)
+    opened.runner.stop_settling()
+    assert isinstance(opened.end(), LoadCancelledError)
+    with pytest.raises(LoadCancelledError):
+        opened.runner.settle()
+    opened.runner.close()
+
+
+def test_preparations_leave_off_when_a_step_is_asked_for(path, expected):
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    backend = opened.runner._backend
+    assert backend.prepare_more()
+    opened.begin(PROMPT)
+    end = time.monotonic() + WAIT_SECONDS
+    while not backend._is_asked and time.monotonic() < end:
+        time.sleep(0.001)
+    assert not backend.prepare_more()
+    source.let_through(len(source.groups))
+    assert opened.end() == "answered"
+    assert opened.launcher.reads == expected
+    opened.runner.settle()
+    assert not backend._passes.is_arriving
+    opened.runner.close()
+
+
+def test_facts_of_matrices_are_found_as_these_arrive(monkeypatch):
+    found: list[int] = []
+    monkeypatch.setattr(
+        "zse.backends.gpu.row_maxima.find_row_maxima",
+        lambda _launcher, weight, _address: found.append(weight.weights),
+    )
+    matrices = [
+        LinearWeight(scheme="int4", rows=64, columns=128, group_size=32, weights=1000 * index)
+        for index in range(1, 6)
+    ]
+    maxima = RowMaxima(InterpretedGpu(), matrices)
+    maxima.find_some(None, lambda weight: weight.weights < 3000)
+    assert found == [1000, 2000]
+    maxima.find_some(None, lambda weight: weight.weights < 4000)
+    assert found == [1000, 2000, 3000]
+    maxima.find(None)
+    maxima.find(None)
+    assert found == [1000, 2000, 3000, 4000, 5000]
+    maxima.forget()
+    maxima.find(None)
+    assert found[5:] == found[:5]
+
+
+@pytest.mark.parametrize("arrives", ["before a layer", "at the head"])
+def test_a_pass_that_began_while_weights_arrived_finds_all_facts_before_it_needs_them(
+    monkeypatch, path, arrives
+):
+    found: list[int] = []
+    monkeypatch.setattr(
+        "zse.backends.gpu.row_maxima.find_row_maxima",
+        lambda _launcher, weight, _address: found.append(weight.weights),
+    )
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    model, passes = opened.runner._backend._model, opened.runner._backend._passes
+    names = [f"layers.{index}.qkv.weight" for index in range(3)]
+    wanted = [model.weights.linears[name].weights for name in (*names, "embed.weight")]
+    maxima = RowMaxima(
+        InterpretedGpu(), [model.weights.linears[name] for name in (*names, "embed.weight")]
+    )
+    source.let_through(3)
+    passes.find_maxima(maxima, None)
+    passes.before_layers()
+    passes.enter(0)
+    assert found == wanted[:1]
+    passes.enter(1)
+    assert found == wanted[:2]
+    source.let_through(len(source.groups))
+    if arrives == "before a layer":
+        opened.runner.settle()  # as the thread of the boot does
+        passes.enter(2)
+    else:
+        passes.before_head()
+    assert sorted(found) == sorted(wanted)
+    assert len(found) == 4
+    opened.runner.close()
+
+
+def test_the_copy_that_is_damaged_differs_in_its_last_group_alone(path, tmp_path):
+    with ZSEReader(path) as reader:
+        groups = reader.header.groups
+    wrong = [
+        group.name
+        for group in groups
+        if hashlib.sha256(
+            damaged(path, tmp_path).read_bytes()[group.offset_bytes : group.end_bytes]
+        ).hexdigest()
+        != group.sha256
+    ]
+    assert wrong == [groups[-1].name]

@@ -1,0 +1,215 @@
+"""Passes of a model whose weights are still on their way: what is computed waits for its own.
+
+Weights arrive in the order in which they are used. So the prompt of the request that woke a machine
+goes through the first layers while the last are on their way: the host waits for a layer's groups
+before it puts the layer's kernels into the stream. Before the head it waits for everything, digests
+where they are checked, and the file's being the same still: no token comes of anything less.
+
+Once all is there this is what ``WholePasses`` is, and costs a look at an attribute for a layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.passes import WholePasses
+from zse.stream.fit import LAYER_PREFIX
+from zse.stream.placement import members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.graphs import Rehearsal
+    from zse.backends.gpu.passes import Passes
+    from zse.backends.gpu.row_maxima import RowMaxima
+    from zse.backends.handles import LayerWeights
+    from zse.device.phases import Phases
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.linear.weight import LinearWeight
+    from zse.models.spec import ModelSpec
+    from zse.stream.options import LoadReport
+    from zse.stream.plan import ReadPlan
+
+
+class RestOfStart:
+    """What is left of a start when its backend can be asked already.
+
+    Args:
+        preparations: Of a first request, a little at a time.
+        phases: Told what takes the time.
+        told: Told how the weights came.
+    """
+
+    def __init__(
+        self, preparations: Iterator[None], phases: Phases, *, told: Callable[[LoadReport], None]
+    ) -> None:
+        self._preparations = preparations
+        self._phases = phases
+        self._told = told
+
+    def prepare(self) -> bool:
+        """Do a little of it; return whether there was anything."""
+        return next(self._preparations, self) is not self
+
+    def settle(self, passes: Passes) -> None:
+        """Wait for the weights; raises as ``Passes.settle``."""
+        with self._phases("weights-to-gpu"):
+            report = passes.settle()
+        if report is not None:
+            self._told(report)
+
+
+class ArrivingPasses(WholePasses):
+    """See ``zse.backends.gpu.passes.Passes``.
+
+    Args:
+        arrival: The weights on their way; all of one file, each where the file has it.
+        plan: What is read.
+    """
+
+    def __init__(self, arrival: Arrival, plan: ReadPlan, spec: ModelSpec) -> None:
+        self._arrival: Arrival | None = arrival
+        self._header = arrival.placement.header
+        self._plan = plan
+        self._spec = spec
+        self._report: LoadReport | None = None
+        self._groups_of_layers: dict[int, list[int]] = {}
+        self._is_rehearsal = False
+        self._finding: tuple[RowMaxima, Launcher] | None = None
+        """What a pass needs to know of each matrix before it multiplies by it."""
+
+    @property
+    def is_arriving(self) -> bool:
+        return self._arrival is not None
+
+    def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
+        return [_ArrivingLayer(self, index, layer) for index, layer in enumerate(layers)]
+
+    @contextlib.contextmanager
+    def rehearsing(self, rehearsal: Rehearsal) -> Iterator[Rehearsal]:
+        """Have nothing waited for."""
+        self._is_rehearsal = True
+        try:
+            yield rehearsal
+        finally:
+            self._is_rehearsal = False
+
+    # --- what a pass comes to -------------------------------------------------------------------
+
+    def before_layers(self) -> None:
+        """Wait for what stands before the layers."""
+        if self._arrival is not None and not self._is_rehearsal:
+            self._wait_for(self._groups(-1))
+
+    def enter(self, place: int) -> None:
+        """Wait for a layer, and for what a pass needs to know of its matrices."""
+        if self._arrival is not None and not self._is_rehearsal:
+            self._wait_for(self._groups(place))
+        if self._finding is not None:
+            self._find(place)
+
+    def before_head(self) -> None:
+        """Wait for everything: tokens follow."""
+        if self._arrival is not None and not self._is_rehearsal:
+            self.settle()
+        if self._finding is not None:
+            self._find(None)
+
+    def _find(self, place: int | None) -> None:
+        """Have found what a pass needs to know of a layer's matrices, or of all that is left."""
+        if self._is_rehearsal or self._finding is None:
+            return
+        maxima, launcher = self._finding
+        if self._arrival is None or place is None:
+            self._finding = None
+            maxima.find(launcher)
+        else:
+            groups = self._groups(place)
+            maxima.find_some(launcher, lambda weight: self._lies_in(weight, groups))
+
+    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
+        if self._arrival is None:
+            maxima.find(launcher)
+        else:
+            self._finding = maxima, launcher
+
+    # --- the weights ----------------------------------------------------------------------------
+
+    def settle(self) -> LoadReport | None:
+        """Wait until all of them are there; any thread may.
+
+        Raises:
+            FormatError, StoreError, DeviceError: What kept them from it.
+            LoadCancelledError: The model was closed.
+        """
+        if self._arrival is not None:
+            self._report = self._arrival.wait()
+            self._arrival = None
+        return self._report
+
+    def close(self) -> None:
+        """Stop what is still on its way."""
+        if self._arrival is not None:
+            self._arrival.stop()
+
+    def _wait_for(self, groups: Sequence[int]) -> None:
+        arrival = self._arrival
+        if arrival is None:  # another thread has seen all of it arrive
+            return
+        for group in groups:
+            arrival.wait_for_group(group)
+
+    def _groups(self, place: int) -> list[int]:
+        """Return what is read for a layer by its place; of -1, what the layers stand on."""
+        if not self._groups_of_layers:
+            self._groups_of_layers = self._assign()
+        return self._groups_of_layers[place]
+
+    def _assign(self) -> dict[int, list[int]]:
+        """Return the groups of the file that hold weights of each part of the program."""
+        numbers = {group.name: index for index, group in enumerate(self._plan.groups)}
+        group_of = {
+            entry.name: numbers[group.name]
+            for group, entries in members(self._header)
+            for entry in entries
+        }
+        found: dict[int, set[int]] = {place: set() for place in range(-1, len(self._spec.layers))}
+        place = -1
+        for part in self._spec.groups():
+            if part.name.startswith(LAYER_PREFIX):
+                place = int(part.name.removeprefix(LAYER_PREFIX))
+            elif place >= 0:
+                break  # the head, which everything is waited for before
+            found[place].update(group_of[weight.name] for weight in part.weights)
+        return {place: sorted(groups) for place, groups in found.items()}
+
+    def _lies_in(self, weight: LinearWeight, groups: Sequence[int]) -> bool:
+        arrival = self._arrival
+        if arrival is None:
+            return True
+        start = arrival.block.address
+        for group in groups:
+            for chunk in self._plan.groups[group].chunks:
+                first = start + chunk.destination_offset_bytes
+                if first <= weight.weights < first + chunk.length_bytes:
+                    return True
+        return False
+
+
+class _ArrivingLayer:
+    """The scope of a layer. It is entered again for every pass."""
+
+    def __init__(self, passes: ArrivingPasses, place: int, weights: LayerWeights) -> None:
+        self._passes = passes
+        self._place = place
+        self._weights = weights
+
+    def __enter__(self) -> LayerWeights:
+        self._passes.enter(self._place)
+        return self._weights
+
+    def __exit__(self, *_: object) -> None:
+        pass
