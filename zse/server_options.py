@@ -378,6 +378,12 @@ class ServeOptions(Checked):
     handover: str = described(
         "", "Unix socket at which a server hands its port to the next one that is started with it"
     )
+    hold_seconds: float = described(
+        0.0,
+        "How long a request that comes while the model is loaded waits for it, before 503",
+        unit="seconds",
+        most=MAX_TIMEOUT_SECONDS,
+    )
     drain_seconds: float = described(
         30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
     )

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
+_LOOK_SECONDS = 0.005
+
 Part = TypeVar("Part", bound="StatePart")
 
 
@@ -227,6 +229,16 @@ class AppState:
             raise ShuttingDownError("The server is shutting down and takes no new requests.")
         if self.is_starting:
             raise self._loading()
+
+    async def hold(self) -> None:
+        """Wait while the model is on its way, as long as the options say.
+
+        That it can be asked ends the wait: what it computes then waits for its weights itself.
+        """
+        left = self.options.hold_seconds
+        while self.is_starting and left > 0:
+            await asyncio.sleep(_LOOK_SECONDS)
+            left -= _LOOK_SECONDS
 
     def require_ready(self) -> None:
         """Refuse as ``require_any``, and where weights are still on their way."""

@@ -49,6 +49,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         OverloadedError: Other long bodies are being read.
         ClientGoneError: The client left before it had sent all of it.
     """
+    await state_of(request).hold()
     state_of(request).require_any()
     declared = _declared_type(request.headers)
     is_declared = declared == "application/json" or declared.endswith("+json")
