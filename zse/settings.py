@@ -16,6 +16,7 @@ from zse.environment import GPU_QUEUES
 from zse.errors import BadSettingError
 from zse.option import WANTED, Option, described, options_of, several, with_values
 from zse.records import record
+from zse.route_options import RouteOptions
 from zse.server_options import ServeOptions
 from zse.units import GIB
 
@@ -135,6 +136,7 @@ class Settings:
     """What the environment and ``zse.toml`` say. Command-line flags win over these values."""
 
     serve: ServeOptions = ServeOptions()
+    route: RouteOptions = RouteOptions()
     aws: AWSSettings = AWSSettings()
     hub: HubSettings = HubSettings()
     proxies: ProxySettings = ProxySettings()

@@ -24,8 +24,11 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
+
+from mesh_hour import busy, measure_quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "a secret of this benchmark"
@@ -336,9 +339,31 @@ def inside(arguments) -> None:
             print(f"prefill    {json.dumps(report['prefill'])}", flush=True)
             print(json.dumps(report))
             return
+        if arguments.minutes:
+            with busy(arguments.busy):
+                report["quiet"] = measure_quiet(
+                    front, partial(ask_all, arguments, asking, list(expected.texts.values())),
+                    minutes=arguments.minutes, rest_seconds=arguments.rest_seconds,
+                )  # fmt: skip
+            print(f"quiet      {json.dumps(report['quiet'])}", flush=True)
+            write_report(arguments, report)
+            return
         report["faults"] = measure_faults(
             arguments, PipedWire(), nodes, asking, front, list(expected.texts.values())
         )
+    write_report(arguments, report)
+
+
+def ask_all(arguments, asking: Asking, expected) -> tuple[float, int]:
+    """Ask everything once; return the longest gap and how many texts are not as expected."""
+    run = Run()
+    for prompt, params in requests(arguments.streams, arguments.tokens):
+        asking.ask(run, prompt, **params)
+    asking.finish(run)
+    return run.gap(), sum(a != b for a, b in zip(run.texts.values(), expected, strict=True))
+
+
+def write_report(arguments, report: dict) -> None:
     print(json.dumps(report))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
@@ -365,6 +390,9 @@ def main() -> int:
     parser.add_argument(
         "--prefill", type=int, default=0, help="time a prompt of so many tokens, and nothing else"
     )
+    parser.add_argument("--minutes", type=float, default=0.0, help="break nothing for so long")
+    parser.add_argument("--busy", type=int, default=0, help="processes that only take time")
+    parser.add_argument("--rest-seconds", type=float, default=3.0, help="between answers")
     parser.add_argument("--json", default="")
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

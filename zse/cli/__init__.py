@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "pull": ("pull", "Models", "Copy an object to a file: s3://, hf://, https://."),
     "ls": ("ls", "Models", "List objects, or uploads that nobody finished."),
     "serve": ("serve", "Serve", "Serve the OpenAI API."),
+    "route": ("route", "Serve", "Put one address in front of many servers."),
     "mesh": ("mesh", "Serve", "Let several machines compute one model together."),
     "api-key": ("api_key", "Serve", "Make, list and revoke the keys that servers ask for."),
     "mcp": ("mcp", "Serve", "Offer a server's models to MCP clients, over stdio."),

@@ -172,6 +172,11 @@ HOT_ROUTES = (
         path="/metrics", handler=metrics, summary="Prometheus metrics.", content_type="text/plain"
     ),
     HotRoute(
+        path="/load",
+        handler=Late("zse.serve.load_report", "load_report"),
+        summary="How busy the server is, for routers.",
+    ),
+    HotRoute(
         path="/sleep",
         handler=Late("zse.serve.fleet.routes", "sleep"),
         summary="Let all models give their memory back.",

@@ -21,6 +21,7 @@ PAGES = frozenset({"/dashboard", "/chat", "/documents", "/models", "/keys", "/re
 _UNGUARDED = OPEN_PATHS | {"/login"}
 _PATHS: dict[str, Scope] = {
     METRICS_PATH: "metrics",
+    "/load": "metrics",
     "/ws/stats": "metrics",
     "/": "inference",
     "/docs": "inference",

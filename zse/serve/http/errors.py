@@ -115,6 +115,12 @@ class UnknownIdError(NotFoundError):
         super().__init__(f"No {kind} with id '{given[:100]}' found.")
 
 
+class GatewayError(ZSEError):
+    """A server behind this one did not answer as it should; clients are told so."""
+
+    http_status = 502
+
+
 class EventsGoneError(UsageError):
     """A stream is resumed at events that are not kept any more."""
 
@@ -127,7 +133,10 @@ class ClientGoneError(Exception):
 
 
 def describe(error: BaseException) -> tuple[int, ErrorDetail]:
-    if isinstance(error, ZSEError) and (error.http_status < 500 or error.http_status in _TOLD):
+    is_told = isinstance(error, GatewayError)
+    if isinstance(error, ZSEError) and (
+        is_told or error.http_status < 500 or error.http_status in _TOLD
+    ):
         return error.http_status, ErrorDetail(
             message=sanitize(error.message),
             type=error.error_type,

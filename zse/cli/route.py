@@ -1,0 +1,38 @@
+"""``zse route``: one address in front of many servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zse.cli.app import App
+from zse.cli.table_flags import with_flags_of
+from zse.option import options_of, with_flags
+from zse.route_options import RouteOptions
+from zse.server_options import HTTPOptions
+from zse.settings import Settings, load_settings
+
+_OF_SERVERS = (
+    *("host", "port", "leave_seconds", "drain_seconds", "log_level", "log_format"),
+    *(
+        key
+        for key in options_of(HTTPOptions)
+        if key not in ("cors_origin", "root_path", "max_websockets")
+    ),
+)
+_FLAGS = [*options_of(RouteOptions), *_OF_SERVERS]
+
+app = App()
+
+
+@app.command("route")
+@with_flags_of(_FLAGS, Settings)
+def command(*, given: dict[str, Any]) -> int:
+    """Send each request to the replica that answers it soonest.
+
+    That is one that has the beginning of its prompt in its cache, or one that has little to do.
+    Keys pass through: who may ask is the replicas' matter. Replicas are zse servers of one version
+    and the same models; other servers of the OpenAI API will do, too. Nothing is kept on disk.
+    """
+    from zse.route.process import run_router
+
+    return run_router(with_flags(load_settings(), given))
