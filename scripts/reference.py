@@ -26,6 +26,7 @@ from scripts.reference_routes import routes_page  # noqa: E402
 from zse import cli, errors, settings  # noqa: E402
 from zse.deploy.registry import TARGETS, settings_of  # noqa: E402
 from zse.option import options_of  # noqa: E402
+from zse.route_options import RouteOptions  # noqa: E402
 from zse.server_options import ServeOptions  # noqa: E402
 
 
@@ -57,7 +58,7 @@ def settings_page() -> str:
         "",
     ]
     lines += ["| `zse.toml` | variable | flag | default | meaning |", "|---|---|---|---|---|"]
-    flags = options_of(ServeOptions)
+    flags = options_of(ServeOptions) | options_of(RouteOptions)
     for row in options_of(settings.Settings).values():
         if row.variables:
             key = f"`{row.key}`" if row.by_hand else ""

@@ -19,7 +19,7 @@ _OF_SERVERS = (
         if key not in ("cors_origin", "root_path", "max_websockets")
     ),
 )
-_FLAGS = [*options_of(RouteOptions), *_OF_SERVERS]
+_FLAGS = [*(key for key, row in options_of(RouteOptions).items() if row.by_hand), *_OF_SERVERS]
 
 app = App()
 
