@@ -267,6 +267,9 @@ class ToolOptions(Checked):
         "An MCP server whose tools requests may let the server call: NAME=COMMAND, which is "
         "started, or NAME=https://HOST/PATH",
     )
+    mcp_endpoint: bool = described(
+        False, "Offer models, documents and status to MCP clients, at POST /mcp"
+    )
     timeout_seconds: float = described(
         10.0,
         "How long a tool may take",

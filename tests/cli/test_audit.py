@@ -104,7 +104,7 @@ def test_the_log_is_exported_as_lines_and_as_a_table(zse, filled, tmp_path):
     out = zse("audit", "export", "-f", "csv", "-s", "429")[1]
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["request_id"] for row in rows] == ["req_2"]
-    assert list(rows[0])[-1] == "total_tokens"
+    assert list(rows[0])[-2:] == ["total_tokens", "tools"]
 
 
 def test_a_table_holds_no_formula_of_a_client(zse, filled):

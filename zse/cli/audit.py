@@ -210,6 +210,8 @@ class _Lines:
 
 def _cell(value: Any) -> Any:
     """Return what a cell may hold: clients choose some of it, and spreadsheets compute formulas."""
+    if value is msgspec.UNSET:
+        return None
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return value

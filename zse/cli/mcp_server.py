@@ -16,7 +16,7 @@ _CONNECT_SECONDS = 10.0
 _Prompt = Annotated[str, Field(description="What is asked.", min_length=1, max_length=1_000_000)]
 _System = Annotated[str, Field(description="How the model is to answer.", max_length=100_000)]
 _Model = Annotated[str, Field(description="A name of list_models; empty for the default.")]
-_Tokens = Annotated[int, Field(description="Longest answer.", ge=1, le=131_072)]
+_Tokens = Annotated[int | None, Field(description="Longest answer.", ge=1, le=131_072)]
 _Hits = Annotated[int, Field(description="Excerpts at most.", ge=1, le=50)]
 
 
@@ -34,12 +34,14 @@ def server_for(url: str, *, api_key: str, model: str, seconds: float) -> MCPServ
 
     @server.tool()
     async def ask(
-        prompt: _Prompt, system: _System = "", model_name: _Model = "", max_tokens: _Tokens = 1024
+        prompt: _Prompt, system: _System = "", model_name: _Model = "", max_tokens: _Tokens = None
     ) -> str:
         """Ask a language model that zse serves, and return its answer."""
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
-        body = {"model": model_name or model, "messages": messages, "max_tokens": max_tokens}
+        body: dict[str, Any] = {"model": model_name or model, "messages": messages}
+        if max_tokens is not None:
+            body["max_tokens"] = max_tokens
         answer = await ours.send("POST", "/v1/chat/completions", body)
         return str(answer["choices"][0]["message"]["content"] or "")
 

@@ -198,6 +198,20 @@ HOT_ROUTES = (
         summary="Whether the models have given their memory back.",
     ),
     HotRoute(
+        path="/mcp",
+        handler=Late("zse.serve.mcp_server.endpoint", "answer_mcp"),
+        summary="Answer a message of the Model Context Protocol.",
+        method="POST",
+        answers={"200": "Answer", "202": "Taken"},
+    ),
+    HotRoute(
+        path="/mcp",
+        handler=Late("zse.serve.mcp_server.endpoint", "refuse_stream"),
+        summary="Say that there is no stream but those of answers.",
+        answers={"405": "No stream"},
+        content_type="",
+    ),
+    HotRoute(
         path="/invocations",
         handler=invoke,
         summary="Either of the two, chosen by its body.",

@@ -30,6 +30,8 @@ class Account:
         self.model = ""
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.tools: list[str] = []
+        """Names of those that ran for it, in their order."""
         self.limits: Limits | None = None
         """What the caller's tokens are counted by, where they are limited."""
         self._num_open = 0

@@ -31,6 +31,7 @@ _PATHS: dict[str, Scope] = {
     "/openapi.json": "inference",
     "/version": "inference",
     "/invocations": "inference",
+    "/mcp": "inference",
     "/tokenize": "inference",
     "/detokenize": "inference",
     "/tokenizer_info": "inference",

@@ -118,6 +118,7 @@ def _box(request: Request) -> Toolbox:
 
 
 async def _run(request: Request, name: str, arguments: object) -> ToolOutcome:
+    request.state.account.tools.append(name[:64])
     try:
         result = await _box(request).run(
             name,

@@ -26,6 +26,8 @@ MAX_BODY_BYTES = 64 << 10
 """Kept of a body, where bodies are kept."""
 _MAX_PATH = 200
 _MAX_AGENT = 256
+_MAX_TOOLS = 64
+"""Calls that an entry names."""
 _FIRST_ERROR = 400
 
 
@@ -101,5 +103,6 @@ class _Call:
             user_agent=agent or None,
             model_id=account.model or None,
             total_tokens=account.total_tokens,
+            tools=", ".join(account.tools[:_MAX_TOOLS]) or msgspec.UNSET,
             body=msgspec.UNSET if self._body is None else self._body.decode(errors="replace"),
         )

@@ -28,6 +28,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     """The model that worked for it."""
     total_tokens: int
     """Read and written."""
+    tools: str | msgspec.UnsetType = msgspec.UNSET
+    """Names of the tools that the server ran for it, in their order, with commas between them."""
     body: str | msgspec.UnsetType = msgspec.UNSET
     """The beginning of what was sent; only where the operator asked for that."""
 

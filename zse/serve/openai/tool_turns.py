@@ -153,6 +153,7 @@ class ToolTurns:
 
     async def _run(self, call: Call) -> ToolRan:
         state = self._request.state
+        state.account.tools.append(call.name[:64])
         result = await self._toolbox.run(
             call.name,
             call.arguments,

@@ -1,0 +1,1 @@
+"""This server as an MCP server: its models, its documents and its status, for other programs."""
