@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -106,7 +107,8 @@ def started(words: list[str], folder: Path) -> Iterator[Server]:
     log = folder / "log"
     # A CPU finds what it fetched before; a GPU finds its kernels.
     own = {"ZSE_CACHE_DIR": str(folder / "cache")} if "cpu" in words else {}
-    environment = subprocess_environment(PYTHONPATH=str(ROOT), ZSE_LOG_FORMAT="json", **own)
+    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    environment = subprocess_environment(PYTHONPATH=paths, ZSE_LOG_FORMAT="json", **own)
     command = [sys.executable, "-m", "zse.serve", *words, "--port", "0"]
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file, env=environment)

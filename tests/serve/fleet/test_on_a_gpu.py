@@ -46,7 +46,7 @@ def ask(served, name):
 
 def left_bytes(served):
     answer = served.http.get("/api/models")
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 200, answer.text + "".join(served.raw[-40:])
     return answer.json()["memory"]["left_bytes"]
 
 
@@ -124,5 +124,5 @@ sys.exit(main())
 def completion(served, name):
     body = {"model": name, "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
     answer = served.http.post("/v1/completions", json=body)
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 200, answer.text + "".join(served.raw[-40:])
     return answer.json()["choices"][0]["text"]
