@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from machine import machine_facts
 
+from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.step_maker import GREEDY
 from zse.backends.types import (
     SequenceChunk,
@@ -106,9 +107,14 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
     bucket = 1 << (rows - 1).bit_length()
     key = GREEDY._replace(rows=bucket)
     captured = backend._graphs[key]
-    step = backend._step(
-        captured.shape, captured.inputs.address, backend._memory.cache, key.sampling
+    shape = InputShape(
+        decode_rows=bucket,
+        sequences=bucket,
+        table_stride=backend._maker.limits.table_stride,
+        wanted=bucket,
     )
+    memory = backend._memory.sequences
+    step = backend._maker._step(shape, captured.inputs.address, memory, key.sampling)
     recorder = Recorder(step.launcher)
     runner._forward(backend, dataclasses.replace(step, launcher=recorder))
     whole = time_graph(backend, captured.graph)

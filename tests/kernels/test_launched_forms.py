@@ -9,6 +9,12 @@ from gpu_facts import A100, H200, L4
 from recorded_launches import TABLES, Recorder, output, packed, sums
 
 from zse.kernels.attention import variants as attention_forms
+from zse.kernels.attention.context import (
+    Context,
+    attention_over_context,
+    gather_context,
+    takes_context,
+)
 from zse.kernels.attention.launch import (
     AttentionRules,
     DecodeWorkspace,
@@ -302,6 +308,10 @@ def attend_with_prompts(launcher: Recorder, head_dim: int, cache: PagedCache) ->
             launcher, 0, shape, cache, TABLES, TILES, 0,
             rules=AttentionRules(softcap=softcap, sinks=sink, **rule),
         )  # fmt: skip
+    if takes_context(shape, launcher.device.target):
+        context = Context(keys=0, num_blocks=4, blocks=0, tile_lines=0)
+        gather_context(launcher, shape, cache, context)
+        attention_over_context(launcher, 0, shape, context, TILES, 0)
 
 
 def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:

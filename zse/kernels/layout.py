@@ -17,6 +17,8 @@ PIECE_CODES = 32
 """Int8 activations that the kernels for few rows take at once: rows are whole pieces."""
 BLOCK_TOKENS = 32
 """Tokens of one cache block."""
+CONTEXT_ENTRY = 64
+"""Factor of a block's number in a list of blocks that says how many tokens each has, too."""
 SCALE_CHANNELS = 32
 """Channels of an int8 key or value that share a scale."""
 HEAD_DIMS = (64, 80, 96, 128, 256)

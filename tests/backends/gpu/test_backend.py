@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -212,6 +213,26 @@ def test_many_rows_are_rounded_to_8_bits_unless_that_is_forbidden(make_pair, mon
         wanted = as_tensor(cpu.logits(PROMPT))
     assert not found["auto"].equal(found["16"])
     assert all((each - wanted).norm() <= 4e-2 * wanted.norm() for each in found.values())
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int4"])
+def test_prompts_that_are_read_over_lines_give_the_answers_of_those_over_pages(
+    make_pair, monkeypatch, kv_dtype
+):
+    path = make_pair("qwen2", "int8", **SHAPE).path
+    found = {}
+    for rows in (1, 1000):
+        monkeypatch.setattr("zse.backends.gpu.step.LINES_ROWS", rows)
+        with closing(open_runner(path, kv_dtype=kv_dtype)) as runner:
+            others = [chunk([9, 8], 0, slot=1, blocks=(4, 0)), chunk(PROMPT[:2], 0)]
+            runner.execute(StepBatch(chunks=others, sampling=[[], []]))
+            rest = [chunk(PROMPT[2:], 2), chunk([7, 6, 5], 2, slot=1, blocks=(4, 0))]
+            rows_of = [[replace(greedy(), logprobs=5)]] * 2
+            found[rows] = runner.execute(StepBatch(chunks=rest, sampling=rows_of))
+    for lines, pages in zip(found[1], found[1000], strict=True):
+        for (token, score), (other, wanted) in zip(lines[0].top, pages[0].top, strict=True):
+            assert token == other
+            assert score == pytest.approx(wanted, abs=2e-2)
 
 
 def test_kept_weights_give_the_bits_of_those_that_are_made_for_each_step(make_pair, monkeypatch):

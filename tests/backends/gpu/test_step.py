@@ -289,11 +289,36 @@ def test_a_step_without_adapters_has_no_tiles():
     assert (plan.adapter_tiles, shape_of(plan, LIMITS).adapter_tiles) == (0, 0)
 
 
+def test_sequences_of_long_prompts_are_listed_one_after_the_other_for_their_lines(monkeypatch):
+    monkeypatch.setattr("zse.backends.gpu.step.LINES_ROWS", 40)
+    chunks = [
+        SequenceChunk(0, [5] * 3, 33, [7, 2], "prefill"),
+        SequenceChunk(1, [6] * 40, 0, [4, 1], "prefill"),
+        SequenceChunk(2, [8], 3, [0], "decode"),
+    ]
+    plan = plan_step(StepBatch(chunks=chunks, sampling=[[], [], []]), LIMITS)
+    assert shape_of(plan, LIMITS).context_blocks == 0
+    limits = replace(LIMITS, most_context_blocks=8)
+    shape = shape_of(plan, limits)
+    assert shape.context_blocks == 8
+    assert shape_of(plan, replace(limits, most_context_blocks=7)).context_blocks == 0
+    view = memoryview(bytearray(shape.length_bytes))
+    write_inputs(view, plan, shape, limits)
+    numbers, at = view.cast("i"), shape.arrays_at(0)
+    blocks = numbers[at.context_blocks // 4 : at.context_blocks // 4 + 8].tolist()
+    assert blocks == [7 * 64 + 32, 2 * 64 + 4, 0, 0, 4 * 64 + 32, 1 * 64 + 8, 0, 0]
+    tiles = shape.tiles
+    tables = numbers[at.tile_table_rows // 4 : at.tile_table_rows // 4 + tiles].tolist()
+    lines = numbers[at.tile_lines // 4 : at.tile_lines // 4 + tiles].tolist()
+    assert lines == [{1: 0, 2: 128}[table] for table in tables]
+
+
 def test_arrays_do_not_overlap_and_are_aligned():
     shape = InputShape(
         decode_rows=3,
         prefill_rows=70,
         tiles=2,
+        context_blocks=8,
         typed_rows=70,
         runs=2,
         sequences=5,

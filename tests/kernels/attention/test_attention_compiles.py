@@ -9,7 +9,10 @@ import pytest
 from zse.kernels.attention.variants import (
     DecodeForm,
     PrefillForm,
+    context_tokens,
+    context_variant,
     decode_variant,
+    gather_context_variant,
     output_gate_variant,
     prefill_form,
     prefill_variant,
@@ -51,6 +54,8 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     narrow = prefill_form(128, name, cache="int4", window=False, softcap=False)
     sinks = prefill_form(64, name, cache="bf16", window=True, softcap=False, sinks=True)
     variants = [
+        gather_context_variant(128, "int4"),
+        context_variant(128, context_tokens(128, name)),
         residual_norm_variant(32, quantized=True, gather=False),
         family_norm_variant(32, quantized=True, layer=True),
         silu_mul_variant(1, element="fp32", quantized=True),

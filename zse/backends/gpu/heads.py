@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention
+from zse.kernels.attention.context import takes_context
 from zse.kernels.layout import HeadShape
 from zse.records import record
 
@@ -42,6 +43,21 @@ def kinds_of(spec: ModelSpec) -> Mapping[int, AttentionKind]:
     """Return the kind of each layer's attention that keeps keys and values, by number."""
     attentions = attentions_of(spec).items()
     return {index: kind_of(each) for index, each in attentions if each.latent is None}
+
+
+def lines_shapes_of(spec: ModelSpec, target: str) -> Mapping[int, HeadShape]:
+    """Return the heads of each layer whose prompts may be read over lines, by number.
+
+    Each token sees all of its sequence up to itself, and nothing else weighs in.
+    """
+    attentions = attentions_of(spec).items()
+    plain = {
+        index: kind_of(each).shape
+        for index, each in attentions
+        if each.is_causal
+        and not (each.latent is not None or each.window or each.softcap or each.sinks)
+    }
+    return {index: shape for index, shape in plain.items() if takes_context(shape, target)}
 
 
 def kind_of(attention: AttentionSpec) -> AttentionKind:

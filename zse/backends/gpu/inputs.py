@@ -36,6 +36,8 @@ class StepArrays:
     tile_table_rows: Integers = integers("tiles")
     tile_first_positions: Integers = integers("tiles")
     tile_ends: Integers = integers("tiles")
+    tile_lines: Integers = integers("context_tiles")
+    context_blocks: Integers = integers("context_blocks")
     types: Integers = integers("typed_rows")
     run_first_rows: Integers = integers("runs")
     run_num_rows: Integers = integers("runs")
@@ -61,6 +63,8 @@ class InputShape:
     prefill_rows: int = 0
     tiles: int = 0
     """Query tiles of the prefill rows."""
+    context_blocks: int = 0
+    """Blocks of the prefill rows' sequences where they are copied to lines; else none."""
     typed_rows: int = 0
     """All rows where some token is of the second type, which an encoder tells apart; else none."""
     runs: int = 0
@@ -83,6 +87,11 @@ class InputShape:
     @property
     def rows(self) -> int:
         return self.decode_rows + self.prefill_rows
+
+    @property
+    def context_tiles(self) -> int:
+        """Query tiles whose sequences are copied to lines."""
+        return self.tiles if self.context_blocks else 0
 
     @property
     def adapter_tile_rows(self) -> int:

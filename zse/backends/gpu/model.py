@@ -16,6 +16,7 @@ from zse.backends.gpu.row_maxima import RowMaxima
 from zse.backends.gpu.step import StepLimits
 from zse.backends.handles import EndWeights
 from zse.backends.types import MAX_DRAFTS
+from zse.kernels.attention.context import Context
 from zse.kernels.attention.launch import (
     AttentionRules,
     DecodeWorkspace,
@@ -170,6 +171,7 @@ class DeviceModel:
             max_sampled=bucket_of(self.options.batch.max_sequences + MAX_DRAFTS),
             tile_queries=PREFILL_QUERIES,
             all_single=self.plans.all_single,
+            most_context_blocks=self.plans.most_context_blocks,
             table_stride=-(-self.plans.max_context // BLOCK_SIZE) + 1,  # a step ahead of the end
         )
 
@@ -228,6 +230,17 @@ class DeviceModel:
             table_rows=step.inputs.tile_table_rows,
             first_positions=step.inputs.tile_first_positions,
             ends=step.inputs.tile_ends,
+        )
+
+    def context(self, step: Step, layer: int) -> Context | None:
+        """Return where a layer's keys and values are copied to lines, if they are."""
+        if not step.shape.context_blocks or layer not in self.plans.lines_shapes:
+            return None
+        return Context(
+            keys=step.scratch.context,
+            num_blocks=step.shape.context_blocks,
+            blocks=step.inputs.context_blocks,
+            tile_lines=step.inputs.tile_lines,
         )
 
     def head_inputs(self, step: Step, query: Query, *, prefill: bool = False) -> HeadInputs:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.choosing import Choosing
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
 from zse.backends.gpu.kinds import expert_operations_of, latent_operations_of
+from zse.kernels.attention.context import attention_over_context, gather_context
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate, activate_times
@@ -167,16 +168,7 @@ class GPUOperations(Choosing):
                 prefill = step.scratch.plain(
                     step.shape.prefill_rows, shape.query_columns, first_row=rows
                 ).values
-                attention_prefill(
-                    step.launcher,
-                    step.scratch.query,
-                    shape,
-                    step.cache.layers[layer],
-                    model.tables(step, layer),
-                    model.tiles(step),
-                    prefill,
-                    rules=own.rules,
-                )
+                self._attend_together(step, layer, prefill)
                 if shape.is_gated:
                     inputs = model.head_inputs(step, query, prefill=True)
                     output_gate(step.launcher, inputs, shape, prefill)
@@ -349,6 +341,23 @@ class GPUOperations(Choosing):
             output,
             rules=rules,
             splits=splits,
+        )
+
+    def _attend_together(self, step: Step, layer: int, output_address: int) -> None:
+        """Attend with the rows of prompts, over the paged cache or over lines of it."""
+        model, own = self._model, self._model.attentions[layer]
+        shape, cache = own.kind.shape, step.cache.layers[layer]
+        launcher, queries, tiles = step.launcher, step.scratch.query, model.tiles(step)
+        if (context := model.context(step, layer)) is not None:
+            gather_context(launcher, shape, cache, context)
+            scale = own.rules.scale
+            attention_over_context(
+                launcher, queries, shape, context, tiles, output_address, scale=scale
+            )
+            return
+        tables = model.tables(step, layer)
+        attention_prefill(
+            launcher, queries, shape, cache, tables, tiles, output_address, rules=own.rules
         )
 
     def _gather(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of, tile_room
-from zse.backends.gpu.heads import kinds_of, ropes_of
+from zse.backends.gpu.heads import kinds_of, lines_shapes_of, ropes_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kinds import (
     latent_plans_of,
@@ -28,6 +28,7 @@ from zse.backends.operations import is_attention
 from zse.backends.single import all_single
 from zse.backends.states import states_of
 from zse.backends.types import LOGITS_ROWS, MAX_DRAFTS, mask_bytes
+from zse.kernels.attention.context import aligned_blocks, context_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
 from zse.kernels.linear.launch_8bit import takes_8bit, turned_bytes
@@ -53,6 +54,8 @@ ANY_ROWS_ATTENTION = 32
 few take longer then, many hardly so."""
 QUANTIZED_ROWS = 128
 """Most decode rows that are computed with int8 activations."""
+MOST_CONTEXT_BYTES = 512 << 20
+"""Keys and values of one layer that are copied to lines for a step at most."""
 WIDENED_BYTES = 128 << 20
 """Weights that are widened at a time. More than the second-level cache holds: fewer, larger
 products gain more than a stay in the cache."""
@@ -75,6 +78,8 @@ class StepPlans:
         self.attention_kinds = kinds_of(spec)
         """Of each layer that keeps keys and values, by number."""
         self._kinds = tuple(dict.fromkeys(self.attention_kinds.values()))
+        self.lines_shapes = lines_shapes_of(spec, facts.target)
+        """Of each layer whose long prompts are read over lines, by number."""
         states = states_of(spec, options)
         self.deltas = states.shapes
         """The numbers of each layer that has linear attention, by number."""
@@ -183,6 +188,7 @@ class StepPlans:
         prefill = InputShape(
             decode_rows=single,
             prefill_rows=tokens - single,
+            context_blocks=self.most_context_blocks,
             sequences=1,
             table_stride=1,
             wanted=options.batch.max_sequences + MAX_DRAFTS,
@@ -239,6 +245,7 @@ class StepPlans:
             ),
             told=rows * self._told_columns * 4,
             query=self._queries_bytes(shape),
+            context=self._context_bytes(shape.context_blocks),
             attention=self._attention_bytes(shape.decode_rows),
             low_rank=low_rank_bytes(model, self._options.lora, shape) if shape.adapter_tiles else 0,
             gates=self._gates_bytes(rows),
@@ -268,6 +275,19 @@ class StepPlans:
         columns = max((kind.shape.query_columns for kind in self._kinds), default=0)
         wide = self.latents.queries_bytes(shape.rows) if self.latents else 0
         return max(shape.prefill_rows * columns * 2, wide)
+
+    @property
+    def most_context_blocks(self) -> int:
+        """Blocks that are copied to lines for a step at most: those of two longest sequences."""
+        one_block = self._context_bytes(1)
+        if not one_block or self.all_single:
+            return 0
+        longest = aligned_blocks(self.max_context + self._options.batch.max_batch_tokens)
+        return min(2 * longest, MOST_CONTEXT_BYTES // one_block)
+
+    def _context_bytes(self, blocks: int) -> int:
+        shapes = set(self.lines_shapes.values()) if blocks else ()
+        return max((context_bytes(shape, blocks) for shape in shapes), default=0)
 
     def _attention_bytes(self, rows: int) -> int:
         if not rows:

@@ -47,6 +47,8 @@ class ScratchSizes:
     """What every layer is told of each row, float32."""
     query: int
     """Rotated queries of prefill rows."""
+    context: int
+    """Keys and values of one layer as lines, of the sequences of prefill rows."""
     attention: int
     """What the splits of one sequence exchange."""
     low_rank: int
@@ -90,6 +92,7 @@ class Scratch:
         self.sums = address + offsets["sums"]
         self.told = address + offsets["told"]
         self.query = address + offsets["query"]
+        self.context = address + offsets["context"]
         self.attention = address + offsets["attention"]
         self.low_rank = address + offsets["low_rank"]
         self.gates = address + offsets["gates"]

@@ -18,6 +18,7 @@ from zse.backends.gpu.kinds import count_adapter_tiles
 from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.types import PENDING_TOKEN, check_batch
 from zse.errors import EngineError
+from zse.kernels.attention.context import aligned_blocks
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 from zse.kernels.lm_head_sample.entries import adjustment_entries
 from zse.records import record
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.kv.windows import WindowGroup
+
+LINES_ROWS = 256
+"""Rows of prompts from which on their sequences are copied to lines: each is read that often."""
 
 
 @record
@@ -48,6 +52,8 @@ class StepLimits:
     """Rows that a step can sample."""
     all_single: bool = False
     """Whether tokens of prompts, too, are computed each on its own."""
+    most_context_blocks: int = 0
+    """Blocks of sequences that are copied to lines for a step's prompts at most; 0: none are."""
 
 
 @record
@@ -147,6 +153,7 @@ def shape_of(
         rows_follow=plan.single_rows > len(plan.single),
         prefill_rows=sum(lengths),
         tiles=sum(-(-length // limits.tile_queries) for length in lengths),
+        context_blocks=_context_blocks(plan, limits) if sum(lengths) >= LINES_ROWS else 0,
         typed_rows=sum(lengths) if any(chunks[i].second_from for i in plan.prefill) else 0,
         runs=len(lengths),
         longest_run=max(lengths, default=0),
@@ -157,6 +164,14 @@ def shape_of(
         entries=entry_room if plan.sampling_kind.adjusted else 0,
         adapter_tiles=adapter_room or plan.adapter_tiles,
     )
+
+
+def _context_blocks(plan: StepPlan, limits: StepLimits) -> int:
+    """Return the blocks of the prompts' sequences as lines; 0 where there are too many."""
+    chunks = (plan.batch.chunks[i] for i in plan.prefill)
+    ends = (chunk.start_position + len(chunk.token_ids) for chunk in chunks)
+    blocks = sum(map(aligned_blocks, ends)) if limits.most_context_blocks else 0
+    return blocks if blocks <= limits.most_context_blocks else 0
 
 
 def wanted_rows(plan: StepPlan, decode_rows: int) -> list[int]:

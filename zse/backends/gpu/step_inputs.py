@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.inputs import InputWriter
 from zse.backends.gpu.kinds import adapter_tiles_of
+from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.step import wanted_rows
+from zse.kernels.attention.context import context_entries
 from zse.kernels.attention.tiles import PrefillChunk, TileLists, prefill_tiles
 from zse.kernels.lm_head_sample.entries import NO_TOKEN
 from zse.kernels.lm_head_sample.row import uniform_single
@@ -51,7 +53,10 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     _write_runs(writer, [chunks[i] for i in plan.prefill])
     if shape.typed_rows:
         _write_types(writer, [chunks[i] for i in plan.prefill])
-    _write_tiles(writer, tiles_of(plan, shape, limits))
+    tiles = tiles_of(plan, shape, limits)
+    _write_tiles(writer, tiles)
+    if shape.context_blocks:
+        _write_context(writer, plan, tiles, shape.decode_rows)
     if shape.adapter_tiles:
         _write_adapters(writer, plan, shape)
     _write_sampling(writer, plan, shape, limits)
@@ -155,6 +160,20 @@ def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
     writer.integers(writer.arrays.tile_table_rows, tiles.table_rows)
     writer.integers(writer.arrays.tile_first_positions, tiles.first_positions)
     writer.integers(writer.arrays.tile_ends, tiles.ends)
+
+
+def _write_context(writer: InputWriter, plan: StepPlan, tiles: TileLists, first_table: int) -> None:
+    """Write the blocks that are copied to lines, and where each tile's sequence begins there."""
+    entries: list[int] = []
+    first_lines: list[int] = []
+    for i in plan.prefill:
+        chunk = plan.batch.chunks[i]
+        first_lines.append(len(entries) * BLOCK_SIZE)
+        end = chunk.start_position + len(chunk.token_ids)
+        entries += context_entries(chunk.block_table, end)
+    lines = [first_lines[table - first_table] for table in tiles.table_rows]
+    writer.integers(writer.arrays.context_blocks, entries)
+    writer.integers(writer.arrays.tile_lines, lines)
 
 
 def _write_adapters(writer: InputWriter, plan: StepPlan, shape: InputShape) -> None:

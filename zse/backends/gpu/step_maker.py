@@ -13,9 +13,10 @@ from zse.backends.gpu.forward import Step
 from zse.backends.gpu.graphs import CapturedStep, GraphKey, Rehearsal
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.scratch import Scratch
-from zse.backends.gpu.step import shape_of
+from zse.backends.gpu.step import LINES_ROWS, shape_of
 from zse.backends.gpu.step_inputs import write_inputs
 from zse.backends.gpu.transfers import StagingRing
+from zse.kernels.attention.context import aligned_blocks
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class StepMaker:
             decode_rows=rows - tiled_rows,
             rows_follow=is_single,
             prefill_rows=tiled_rows,
+            context_blocks=self._lines_of(tiled_rows),
             tiles=-(-tiled_rows // self.limits.tile_queries),
             runs=1,
             longest_run=tiled_rows,
@@ -119,6 +121,11 @@ class StepMaker:
         self._rehearsed(step, work)
         for sampling in FIRST_SAMPLINGS[: shape.wanted * len(FIRST_SAMPLINGS)]:
             self._rehearsed(replace(step, sampling=sampling), choose)
+
+    def _lines_of(self, rows: int) -> int:
+        """Return the blocks that are copied to lines for one new prompt of so many tokens."""
+        blocks = aligned_blocks(rows) if rows >= LINES_ROWS else 0
+        return blocks if blocks <= self.limits.most_context_blocks else 0
 
     def _recorded(self, step: Step, work: Callable[[Step], object]) -> GraphExec:
         """Return a graph of what some work launches for a step."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _DECODE_MODULE = "zse.kernels.attention.triton.decode"
 _PREFILL_MODULE = "zse.kernels.attention.triton.prefill"
+_CONTEXT_MODULE = "zse.kernels.attention.triton.context"
 _RULES = (
     number("table_stride"),
     number("num_heads"),
@@ -99,6 +100,38 @@ TEXT_PREFILL = Kernel(
     function="text_prefill",
     arguments=(*_PREFILL_ADDRESSES, pointer("tile_ends", "i32"), *_RULES),
 )
+GATHER_CONTEXT = Kernel(
+    name="attention.gather_context",
+    module=_CONTEXT_MODULE,
+    function="gather_context",
+    arguments=(
+        *CACHE,
+        pointer("blocks", "i32"),
+        pointer("wide_keys", "bf16"),
+        pointer("wide_values", "bf16"),
+        number("num_blocks"),
+        number("kv_heads"),
+    ),
+)
+CONTEXT_PREFILL = Kernel(
+    name="attention.context_prefill",
+    module=_CONTEXT_MODULE,
+    function="context_prefill",
+    arguments=(
+        pointer("queries", "bf16"),
+        pointer("wide_keys", "bf16"),
+        pointer("wide_values", "bf16"),
+        pointer("tile_first_rows", "i32"),
+        pointer("tile_num_rows", "i32"),
+        pointer("tile_first_positions", "i32"),
+        pointer("tile_lines", "i32"),
+        pointer("outputs", "bf16"),
+        number("num_lines", aligned=True),
+        number("num_heads"),
+        number("kv_heads"),
+        number("scale", "fp32"),
+    ),
+)
 OUTPUT_GATE = Kernel(
     name="attention.output_gate",
     module=_PREFILL_MODULE,
@@ -121,6 +154,10 @@ INT8_OUTPUT_HEAD_DIMS = INT8_HEAD_DIMS
 SOFTCAP_HEAD_DIMS = (128, 256)
 SINK_HEAD_DIMS = (64,)
 PREFILL_HEAD_DIMS = tuple(sorted({*HEAD_DIMS, *FAMILY_HEAD_DIMS}))
+CONTEXT_HEAD_DIMS = (64, 128, 256)
+"""Head widths of attention over lines of a context."""
+LINES_ALIGNMENT = 128
+"""Lines of a sequence are a multiple of this: the most tokens that are taken at a time."""
 GATE_COLUMNS = 1024
 """Columns a program of ``output_gate``."""
 PREFILL_QUERIES = 64
@@ -237,6 +274,38 @@ def prefill_variant(form: PrefillForm, *, num_warps: int = 0, num_stages: int = 
     )
 
 
+def gather_context_variant(head_dim: int, cache: CacheDtype) -> Variant:
+    """Return the form that copies a cache to lines."""
+    return variant(GATHER_CONTEXT, types=CACHE_POINTERS[cache], HEAD_DIM=head_dim)
+
+
+def context_tokens(head_dim: int, target: str) -> int:
+    """Return the tokens that attention over lines takes at a time, what its memory holds; or 0."""
+    if target in NARROW_TARGETS:
+        return {64: 64, 128: 32}.get(head_dim, 0)
+    return {64: 64, 128: 64, 256: 32}.get(head_dim, 0)
+
+
+def context_variant(
+    head_dim: int,
+    tokens: int,
+    *,
+    queries: int = PREFILL_QUERIES,
+    num_warps: int = 4,
+    num_stages: int = 2,
+) -> Variant:
+    """Return the form that attends over lines of a context."""
+    return variant(
+        CONTEXT_PREFILL,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        HEAD_DIM=head_dim,
+        QUERIES=queries,
+        TOKENS=tokens,
+        STAGES=num_stages,
+    )
+
+
 def output_gate_variant() -> Variant:
     return variant(OUTPUT_GATE, BLOCK=GATE_COLUMNS)
 
@@ -307,5 +376,17 @@ PREFILL_FORMS = frozenset(_prefill_forms())
 VARIANTS: tuple[Variant, ...] = (
     *(decode_variant(form) for form in sorted(DECODE_FORMS, key=str)),
     *(prefill_variant(form) for form in sorted(PREFILL_FORMS, key=str)),
+    *(
+        gather_context_variant(head_dim, cache)
+        for head_dim in CONTEXT_HEAD_DIMS
+        for cache in _CACHES
+        if head_dim in CACHES_OF_WIDTHS[cache]
+    ),
+    *dict.fromkeys(
+        context_variant(head_dim, tokens)
+        for head_dim in CONTEXT_HEAD_DIMS
+        for target in ("sm_80", "sm_90")
+        if (tokens := context_tokens(head_dim, target))
+    ),
     output_gate_variant(),
 )
