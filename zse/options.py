@@ -113,7 +113,8 @@ class CacheOptions(Checked):
     prefix_store: str = described(
         "",
         "Folder, or s3://BUCKET/PREFIX/, where the prefixes of prompts are kept when the server "
-        "stops, for the next start",
+        "stops, for the next start; memory: keeps them in host memory while a model sleeps or "
+        "another has its place",
         unset="nowhere",
     )
     prefix_store_gib: float = described(

@@ -13,6 +13,7 @@ from range_server import serving
 from zse.engine.loading import load_model
 from zse.engine.prefixes import store as stores
 from zse.engine.prefixes.cipher import UnreadablePrefixesError, decrypted, encrypted, read_key
+from zse.engine.prefixes.memory_store import MemoryStore, forget_all
 from zse.engine.prefixes.store import FolderStore
 from zse.errors import DiskFullError, RefusedError, UsageError
 from zse.settings import load_settings
@@ -26,7 +27,7 @@ def run(plain_engines, answer, tmp_path):
     """Start, ask, stop; with prefixes kept in a folder. Returns tokens, and how many were spared."""
 
     def once(prompt=PROMPT, *, path: Path | None = None, salt="", **options):
-        given = plain_engines.options(prefix_store=str(tmp_path / "kept"), **options)
+        given = plain_engines.options(**{"prefix_store": str(tmp_path / "kept"), **options})
         loaded = load_model(path or plain_engines.path, given, load_settings())
         try:
             tokens = answer(loaded.core, prompt, salt=salt)
@@ -62,6 +63,35 @@ def test_a_prefix_is_there_after_a_restart(run, kept):
     assert run() == (tokens, 72)
     (file,) = kept()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_memory_keeps_what_a_model_left_until_it_is_back_or_forgotten(run, kept):
+    forget_all()
+    tokens, spared = run(prefix_store="memory:")
+    assert spared == 0
+    assert run(prefix_store="memory:") == (tokens, 72)
+    assert run(prefix_store="memory:", salt="bob")[1] == 0
+    assert kept() == []
+    forget_all()
+    assert run(prefix_store="memory:") == (tokens, 0)
+    forget_all()
+
+
+def test_memory_is_bounded_over_all_models_and_what_came_first_goes_first():
+    store = MemoryStore()
+    store.most_bytes = 100
+    assert store.read("a") is None
+    assert store.write("a", [b"a" * 30, bytearray(b"b" * 10)]) == 40
+    store.write("b", [b"c" * 40])
+    store.write("a", [b"d" * 50])
+    assert (bytes(store.read("a")), bytes(store.read("b"))) == (b"d" * 50, b"c" * 40)
+    held = store.read("b")
+    store.write("c", [b"e" * 50])
+    assert store.read("b") is None
+    assert bytes(held) == b"c" * 40  # who reads it still has it
+    assert store.length_bytes == 100
+    store.write("d", [b"f" * 101])
+    assert store.length_bytes == 0
 
 
 def test_tenants_do_not_share_over_a_restart_either(run):

@@ -1,5 +1,7 @@
 """Where prefixes are between two starts: one file a model, in a folder or an object store.
 
+Between two turns of a model in one process they may also be in its memory (``memory_store``).
+
 A file is replaced as a whole, under its final name, or not at all: a disk that fills up loses
 nothing. What a folder holds of all models together is bounded; what was written first goes.
 """
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from zse.engine.prefixes.cipher import is_encrypted
+from zse.engine.prefixes.memory_store import PLACE, memory_store
 from zse.errors import NotFoundError, RefusedError, UsageError
 from zse.format.reader import open_file
 from zse.store.local import LocalWriter
@@ -61,15 +64,17 @@ def open_store(place: str, settings: Settings, most_bytes: int) -> PrefixStore:
     """Return the store that a place names.
 
     Raises:
-        UsageError: It is neither a folder nor a prefix of s3://.
+        UsageError: It is neither a folder, nor a prefix of s3://, nor ``memory:``.
     """
+    if place == PLACE:
+        return memory_store(most_bytes)
     location = parse_location(place)
     if location.is_local:
         return FolderStore(location.path, most_bytes)
     if location.scheme != "s3" or not location.is_prefix:
         raise UsageError(
             f"prefixes cannot be kept at {location}",
-            hint="Name a folder, or s3://BUCKET/PREFIX/ with a slash at its end.",
+            hint="Name a folder, memory:, or s3://BUCKET/PREFIX/ with a slash at its end.",
         )
     return ObjectStore(location, settings)
 

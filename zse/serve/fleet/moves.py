@@ -306,8 +306,12 @@ class Moves:
     # --- what is kept of models that left -------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop what a quick return stands on: tokenizers, kernels, the files' pages in memory."""
+        """Drop what a quick return stands on: tokenizers, kernels, prefixes, pages of files."""
         self._loader.shelf.clear()
+        if self._state.options.load.cache.prefix_store:
+            from zse.engine.prefixes.memory_store import forget_all
+
+            forget_all()
         if not len(self._state.models) and not self._loader.is_loading:
             drop_code(self._state.options.load.device.name)
         for seat in self._seats.values():
