@@ -234,6 +234,20 @@ class Settles(Protocol):
 
 
 @runtime_checkable
+class Shrinkable(Protocol):
+    """A backend whose pool can be made smaller."""
+
+    num_blocks: int
+    windows: Sequence[WindowGroup]
+
+    def shrink(self, num_blocks: int, *, least_blocks: int) -> None:
+        """Have so many blocks from now on, or as many as there is memory for.
+
+        What they hold is lost.
+        """
+
+
+@runtime_checkable
 class KeepsInHost(Protocol):
     """A backend whose blocks lie elsewhere than in host memory, and can go there."""
 

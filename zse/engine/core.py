@@ -22,7 +22,7 @@ from zse.engine.ring import pipeline_of
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
 from zse.engine.stats import EngineStats, SpeculationCounts
-from zse.errors import InvalidParameterError, UsageError
+from zse.errors import DeviceError, InvalidParameterError, UsageError
 from zse.kv.cache import KVCache
 from zse.kv.host_tier import HostTier
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.drafting.speculator import Speculator
     from zse.engine.reading import PromptQuery
+    from zse.engine.relief import MemoryRelief
     from zse.engine.request import SamplingParams
     from zse.models.runner import ModelRunner
     from zse.options import BatchOptions, LoadOptions
@@ -82,6 +83,8 @@ class EngineCore:
         self._computes_all_alone = options.device.deterministic
         self._aging_steps = aging_steps
         self._pipeline = pipeline_of(self._scheduler, runner)
+        self._relief: MemoryRelief | None = None
+        """Made when a step first finds no memory."""
         self._begin_speculation = begin_speculation
         self._speculator: Speculator | None = None
         self.least_jump = _LEAST_JUMP_AHEAD if runner.looks_ahead else 0
@@ -216,7 +219,7 @@ class EngineCore:
         speculator = self._speculator or self._speculator_once_due()
         if speculator is not None:
             speculator.prepare(self._scheduler.running)
-        finished = self._pipeline.next()
+        finished = self._next_finished()
         if speculator is not None:
             speculator.stepped(finished)
         self._num_steps += bool(finished)
@@ -235,6 +238,20 @@ class EngineCore:
             events.extend(self._accept(chunk, answer))
         self._pipeline.sample()
         return events
+
+    def _next_finished(self) -> list[tuple[ScheduledChunk, TokenIds[SampledToken]]]:
+        """Have steps computed, in less memory where there is too little; return the oldest."""
+        try:
+            if self._relief is not None and self._relief.is_due:
+                self._relief.apply()
+            return self._pipeline.next()
+        except DeviceError as error:
+            if self._relief is None:
+                from zse.engine.relief import MemoryRelief  # which few servers ever need
+
+                self._relief = MemoryRelief(self._scheduler, self.cache, self.runner)
+            self._relief.note(error)
+            return self._pipeline.finish()
 
     def stats(self) -> EngineStats:
         scheduler, cache, speculator = self._scheduler, self.cache, self._speculator

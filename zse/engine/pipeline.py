@@ -69,6 +69,11 @@ class StepPipeline:
         )
         return self._finish(*current)
 
+    def finish(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
+        """Wait for what is in flight, after a step could not be submitted; nothing is then."""
+        current, self._current = self._current, None
+        return [] if current is None else self._finish(*current)
+
     def sample(self) -> None:
         """Let the step that was planned ahead choose its tokens, now that those before are known.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from zse.engine.pipeline import StepPipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zse.backends.operations import PendingStep
     from zse.backends.types import SampledToken
@@ -50,6 +50,13 @@ class StepRing(StepPipeline):
         if not self._flying:
             return []
         return self._finish(*self._flying.popleft())
+
+    def finish(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
+        return [pair for flying in self._drain() for pair in self._finish(*flying)]
+
+    def _drain(self) -> Iterator[tuple[list[ScheduledChunk], PendingStep]]:
+        while self._flying:
+            yield self._flying.popleft()
 
     def sample(self) -> None:
         """Steps chose their tokens when they came to the last stage."""

@@ -285,6 +285,16 @@ class Scheduler:
         sequence.num_computed = 0
         self.add(sequence)
 
+    def preempt_all(self) -> int:
+        """Have everybody wait again, with the tokens so far; return how many ran.
+
+        Nothing may be in flight. All blocks are nobody's then.
+        """
+        running = list(self.running)
+        for sequence in reversed(running):
+            self._preempt(sequence)
+        return len(running)
+
     def _admit_next(self) -> Sequence | None:
         """Move the first sequence in line to the running ones; None when it has to wait."""
         if not self.waiting or not self._has_slot:

@@ -47,22 +47,32 @@ class KVCache:
         windows: Sequence[WindowGroup] = (),
         tier: HostTier | None = None,
     ) -> None:
-        self.num_blocks = num_blocks
         self.block_size = block_size
-        self.checkpoints = None if num_checkpoints is None else Checkpoints(num_checkpoints)
-        self._windows = [WindowPool(group, block_size=block_size) for group in windows]
         self.has_windows = bool(windows)
         """Whether ``cover`` and ``advance`` have anything to do."""
         # Without a state to go on from, blocks that are kept are of no use.
         self._keeps_prefixes = prefix_cache and num_checkpoints != 0
         self.tier = tier if self._keeps_prefixes else None
+        self._num_checkpoints = num_checkpoints
+        self.resize(num_blocks, windows)
+        self.restored_hits: Counter[str] = Counter()
+        """Tokens that sequences reused of what came from outside, by where it came from."""
+
+    def resize(self, num_blocks: int, windows: Sequence[WindowGroup]) -> None:
+        """Begin with pools of so many blocks; no table is open, and what was cached is forgotten.
+
+        What lies in the host stays there.
+        """
+        self.num_blocks = num_blocks
+        self.checkpoints = (
+            None if self._num_checkpoints is None else Checkpoints(self._num_checkpoints)
+        )
+        self._windows = [WindowPool(group, block_size=self.block_size) for group in windows]
         self._pool = BlockPool(
-            num_blocks, block_size=block_size, tier=self.tier, on_removal=self._forget
+            num_blocks, block_size=self.block_size, tier=self.tier, on_removal=self._forget
         )
         self._tree = self._pool.tree
         self._origins: dict[int, str] = {}
-        self.restored_hits: Counter[str] = Counter()
-        """Tokens that sequences reused of what came from outside, by where it came from."""
 
     @property
     def num_available(self) -> int:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.operations import KeepsInHost, Pooler, Retainable, Settles
+from zse.backends.operations import KeepsInHost, Pooler, Retainable, Settles, Shrinkable
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.phases import Phases, no_phases
 from zse.errors import (
@@ -280,6 +280,22 @@ class ModelRunner:
                 hint="Leave --tensor-parallel out where prefixes are to be kept in files or in "
                 "host memory.",
             )
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether the pool can become smaller: of a device of its own, where ranks count alike."""
+        return self._crew is None and isinstance(self._backend, Shrinkable)
+
+    def shrink(self, num_blocks: int, *, least_blocks: int) -> None:
+        """Make the pool smaller; what it holds is lost, and nothing may be in flight.
+
+        Raises:
+            DeviceError: There is no memory for ``least_blocks`` any more. The runner is of no use.
+        """
+        assert isinstance(self._backend, Shrinkable)
+        with self._lock:
+            self._backend.shrink(num_blocks, least_blocks=least_blocks)
+            self.num_blocks, self.windows = self._backend.num_blocks, self._backend.windows
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         """Give back memory that no step needs, with that of blocks whose content is of no use.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -255,9 +256,31 @@ class GPUBackend(PooledBlocks, GPUOperations):
         """Forget what holds addresses of weights, which lie elsewhere now."""
         self._stream.synchronize()
         self._model.move(placement, block)
+        self._drop_graphs()
+
+    def _drop_graphs(self) -> None:
         for captured in self._graphs.values():
             captured.free()
         self._graphs.clear()
+
+    def shrink(self, num_blocks: int, *, least_blocks: int) -> None:
+        """Have so many blocks of the KV pool from now on, or fewer; what they hold is lost.
+
+        Raises:
+            DeviceError: There is not even memory for ``least_blocks``.
+        """
+        self._gpu.make_current()
+        self._stream.synchronize()
+        self._drop_graphs()  # which have addresses of the pool
+        pool = self._smaller_pool(num_blocks, least_blocks)
+        sequences = replace(self._memory.sequences, cache=pool)
+        self._memory = replace(self._memory, sequences=sequences)
+        self._maker.use(self._memory)
+        self._limits = self._maker.limits
+        self.num_blocks, self.windows = pool.num_blocks, pool.windows
+        pool.clear_unseen(self._stream)
+        if self._arena is not None:
+            self._arena.use_pool(pool)
 
     def _check_ranks(self) -> None:
         """Refuse what was computed without another rank, which is gone or hangs."""

@@ -46,14 +46,9 @@ class HostArena:
     ) -> None:
         self._gpu = gpu
         self._stream = stream
-        layout = pool.layout
-        self._pieces = [
-            piece
-            for index, layer in sorted(layout.layers.items())
-            if layout.groups.of_layer[index] == 0
-            for piece in layer.pieces(pool.layers[index])
-        ]
+        self._pieces: list[tuple[int, int]] = []
         """Address in the pool, and bytes of a block there."""
+        self.use_pool(pool)
         block_bytes = sum(length for _, length in self._pieces)
         self._block_bytes = block_bytes
         self.most_slots = length_bytes // block_bytes
@@ -62,6 +57,16 @@ class HostArena:
         self._slabs: list[HostBlock] = []
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
+
+    def use_pool(self, pool: KVPool) -> None:
+        """Copy from and to a pool of the same layout from now on."""
+        layout = pool.layout
+        self._pieces = [
+            piece
+            for index, layer in sorted(layout.layers.items())
+            if layout.groups.of_layer[index] == 0
+            for piece in layer.pieces(pool.layers[index])
+        ]
 
     @property
     def num_slots(self) -> int:

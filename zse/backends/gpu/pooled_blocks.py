@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.kinds import block_copies_of, host_arena_of, images_of, state_pool_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVPool
 from zse.backends.gpu.memory import SequenceMemory
+from zse.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,6 +45,23 @@ class PooledBlocks:
     def release_cache(self, cache: SequenceMemory) -> None:
         self._stream.synchronize()
         cache.close()
+
+    def _smaller_pool(self, num_blocks: int, least_blocks: int) -> KVPool:
+        """Give the pool back, and return one of so many blocks, or of fewer.
+
+        Raises:
+            DeviceError: There is not even memory for ``least_blocks``.
+        """
+        old = self._memory.sequences.cache
+        old.close()
+        layout = old.layout
+        while True:
+            try:
+                return KVPool(self._gpu, layout, layout.groups.num_blocks(num_blocks))
+            except DeviceError as error:
+                if not error.is_out_of_memory or num_blocks <= least_blocks:
+                    raise
+                num_blocks = max(least_blocks, num_blocks * 3 // 4)
 
     def host_blocks(self, length_bytes: int) -> HostArena:
         """Return host memory for blocks of the pool; it goes with the backend."""

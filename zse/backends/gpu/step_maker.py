@@ -52,6 +52,11 @@ class StepMaker:
         self._staging = StagingRing(gpu)
         self._eager_inputs: Block | None = None
 
+    def use(self, memory: DeviceMemory) -> None:
+        """Make steps for another pool from now on; none is in flight."""
+        self._memory = memory
+        self.limits = self._model.limits(memory.sequences.cache)
+
     def begin(self, plan: StepPlan, memory: SequenceMemory) -> Step:
         """Send the inputs of a step whose operations are then launched one by one."""
         shape = shape_of(plan, self.limits)
