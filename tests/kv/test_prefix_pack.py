@@ -134,6 +134,16 @@ def test_a_header_that_breaks_a_rule_is_refused(change, rule):
     assert caught.value.rule is rule
 
 
+def test_runs_whose_texts_are_longer_together_than_anybody_walks_through_are_refused(monkeypatch):
+    """Each of many short runs may go on a long one: few bytes, and as many long texts."""
+    monkeypatch.setattr("zse.kv.prefix_pack.MOST_TEXT_TOKENS", 40)
+    assert len(PrefixPack(memoryview(packed())).text(1)) == 24
+    monkeypatch.setattr("zse.kv.prefix_pack.MOST_TEXT_TOKENS", 39)
+    with pytest.raises(FormatError, match="the texts of 2 runs have 40 tokens together") as caught:
+        PrefixPack(memoryview(packed()))
+    assert caught.value.rule is Rule.BAD_HEADER_FIELD
+
+
 def test_a_changed_byte_is_refused_wherever_it_is():
     """Of the header at once; of a run when it is checked. Only the zeros between them are free."""
     data, numbers = packed(), random.Random(7)

@@ -136,6 +136,36 @@ def test_who_sends_a_byte_now_and_then_holds_no_place(sharing, monkeypatch):
     pytest.fail("it was let go on")
 
 
+def test_strangers_that_come_again_and_again_take_no_place_of_a_replica(sharing):
+    """Eight times as many as there are places, silent or with a proof of nothing, all the time."""
+    strangers = []
+    for number in range(16):
+        strangers.append(socket.create_connection(("127.0.0.1", sharing.port)))
+        if number % 2:
+            strangers[-1].sendall(b"GET / HTTP/1.1\r\n")
+    for _ in range(4):
+        with socket.create_connection(("127.0.0.1", sharing.port), timeout=5) as replica:
+            replica.sendall(request(sharing))
+            assert replica.recv(4096).startswith(b"HTTP/1.1 206")
+        while sharing._open:
+            time.sleep(0.005)
+        strangers.append(socket.create_connection(("127.0.0.1", sharing.port)))
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_lobby_turns_out_the_oldest_of_an_address_and_holds_no_more_than_it_may(sharing):
+    waiting = [socket.create_connection(("127.0.0.1", sharing.port)) for _ in range(40)]
+    waiting[0].settimeout(5)
+    assert waiting[0].recv(1) == b"", "it was turned out"
+    assert len(sharing._lobby._guests) <= 16
+    waiting[-1].settimeout(5)
+    waiting[-1].sendall(request(sharing))
+    assert waiting[-1].recv(4096).startswith(b"HTTP/1.1 206")
+    for connection in waiting:
+        connection.close()
+
+
 def test_a_moment_without_descriptors_does_not_end_it(file, monkeypatch):
     monkeypatch.setattr("zse.serve.sharing.bind_socket", lambda *_: FullAtFirst())
     with ZSEReader(file) as reader:

@@ -38,6 +38,9 @@ CONTAINER = Container(magic=b"ZPX\0", version=1, max_header_bytes=16 * 1024 * 10
 CHUNK_BYTES = 4 * 1024 * 1024
 """What one digest covers."""
 IMAGE_ALIGN = 256
+MOST_TEXT_TOKENS = 1 << 26
+"""Of the texts that all runs end, from their starts: what whoever restores a pack walks through. A
+chain of short runs has few bytes and long texts."""
 MOST_BLOCK_TOKENS = 1 << 16
 HEADER_KEYS = frozenset({"binding", "runs"})
 BINDING_KEYS = frozenset(
@@ -139,6 +142,10 @@ class PrefixPack:
             places.append(index)
         return places[::-1]
 
+    def text(self, index: int) -> list[int]:
+        """Return the token ids from the start of a text to the end of one of its runs."""
+        return [token for place in self.path(index) for token in self.token_ids(place)]
+
     def token_ids(self, index: int) -> Sequence[int]:
         """Return the token ids of a run's own blocks; check its digests before."""
         run = self.runs[index]
@@ -169,12 +176,15 @@ class PrefixPack:
 
     def _check_places(self, end: int) -> None:
         check_inside(Rule.TRUNCATED_HEADER, "the header", end if self.runs else 0, self.size_bytes)
+        lengths: list[int] = []
+        """In blocks, of the texts that the runs end."""
         for index, run in enumerate(self.runs):
             where = f"run {index}"
             if run.parent >= index:
                 raise Rule.BAD_HEADER_FIELD(
                     f"{where} goes on run {run.parent}, which is not before"
                 )
+            lengths.append(run.num_blocks + (lengths[run.parent] if run.parent >= 0 else 0))
             check_aligned(Rule.MISALIGNED_SECTION, where, run.offset, PAGE)
             if run.offset < end:
                 raise Rule.OVERLAPPING_REGIONS(f"{where} starts at {run.offset}, before byte {end}")
@@ -184,6 +194,12 @@ class PrefixPack:
                 raise Rule.LENGTH_MISMATCH(f"{where} has {len(run.sha256)} digests")
             end = align_up(run.offset + length, PAGE)
         check_end(end, self.size_bytes)
+        num_tokens = sum(lengths) * self.binding.block_size
+        if num_tokens > MOST_TEXT_TOKENS:
+            raise Rule.BAD_HEADER_FIELD(
+                f"the texts of {len(lengths)} runs have {num_tokens} tokens together, expected "
+                f"at most {MOST_TEXT_TOKENS}"
+            )
 
 
 def check_chunk(data: memoryview, digest: str) -> None:

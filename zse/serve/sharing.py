@@ -2,7 +2,8 @@
 
 It must never slow answers down: a few threads serve a bounded number of connections, at a lower
 priority, and the kernel sends pages of the file without Python touching them (``sendfile``). Nobody
-gets a byte without the peers' secret, and nothing can be asked for but this one file.
+gets a byte, or one of these places, without the peers' secret (``lobby.py``), and nothing can be
+asked for but this one file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import time
 from typing import TYPE_CHECKING
 
 from zse.format.reader import ZSEReader
+from zse.records import record
+from zse.serve.lobby import MAX_HEAD_BYTES, Lobby
 from zse.serve.sockets import bind_socket
 from zse.stream.peers.keeping import KeepingSource
 from zse.stream.peers.opening import identity_of
@@ -30,8 +33,6 @@ from zse.stream.peers.proof import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zse.format.model_file import ModelFile
     from zse.format.reader import OpenFile
     from zse.serve.state import LoadedModel
@@ -42,17 +43,22 @@ IDLE_SECONDS = 30.0
 """How long a connection may say nothing, or take nothing."""
 _FIRST_SECONDS = 5.0
 """Within which a connection must have asked once: until then it may be anybody's."""
-_BUSY_SECONDS = 2.0
-_PAUSE_SECONDS = 0.1
-"""Before the next look where a connection could not be taken, as when descriptors have run out."""
-_MOST_TURNED_AWAY = 32
-_MAX_HEAD_BYTES = 8192
 _PIECE_BYTES = 1 << 20
 _NICENESS = 10
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _REQUEST = re.compile(r"GET (/[!-~]{0,200}) HTTP/1\.1")
 _TRAFFIC_CLASS = 0x20
 """CS1 of DiffServ, for what gives way to everything else."""
+
+
+@record
+class _Request:
+    """What a replica asks for; it has proven that it is one."""
+
+    path: str
+    span: str
+    """The header ``Range``."""
+    nonce: str
 
 
 def begin_sharing(model: LoadedModel, options: ServeOptions) -> Sharing | None:
@@ -122,9 +128,8 @@ class Sharing:
         self._path = PATH + identity
         self._secret = secret
         self._check = RequestCheck(secret)
-        most = (most_connections, _MOST_TURNED_AWAY)
-        self._rooms = [threading.BoundedSemaphore(each) for each in most]
-        """For those that are served, and for those that are told to come again."""
+        self._places = threading.BoundedSemaphore(most_connections)
+        """For replicas; others are told to come again."""
         self._pace = _Pace(most_bytes_a_second)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -134,7 +139,8 @@ class Sharing:
         self._listener = bind_socket(host, port)
         self._listener.listen(64)
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="peers-listen", daemon=True).start()
+        self._lobby = Lobby(self._listener, self._admit, seconds=lambda: _FIRST_SECONDS)
+        threading.Thread(target=self._listen, name="peers-listen", daemon=True).start()
 
     def close(self) -> None:
         """Stop: connections are cut, and those that read go on elsewhere."""
@@ -143,49 +149,49 @@ class Sharing:
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._lobby.close()
 
     # --- in threads of its own ------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        while not self._is_closed:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                time.sleep(_PAUSE_SECONDS)
-                continue
-            room = next((each for each in self._rooms if each.acquire(blocking=False)), None)
-            if room is None:
-                connection.close()
-                continue
-            with self._lock:
-                self._open.add(connection)
-            work = self._serve if room is self._rooms[0] else self._turn_away
-            thread = threading.Thread(
-                target=self._within, args=(work, room, connection), name="peers-share", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:  # no more threads
-                self._end(connection, room)
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        self._lobby.run()
         self._file.close()
 
-    def _within(
-        self,
-        work: Callable[[socket.socket], None],
-        room: threading.Semaphore,
-        connection: socket.socket,
-    ) -> None:
+    def _admit(self, connection: socket.socket, head: str) -> None:
+        """Give a place to who has proven to be a replica; in the lobby's thread."""
+        connection.settimeout(0)  # an answer so short needs nobody to take it
         try:
-            work(connection)
+            request = self._read(connection, head)
+            is_full = request is not None and not self._places.acquire(blocking=False)
+            if is_full:
+                _refuse(connection, 503, "Busy", "Retry-After: 1\r\n")
+        except OSError:  # it has left
+            connection.close()
+            return
+        if request is None or is_full:
+            connection.close()
+            return
+        with self._lock:
+            self._open.add(connection)
+        thread = threading.Thread(
+            target=self._within, args=(connection, request), name="peers-share", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._end(connection)
+
+    def _within(self, connection: socket.socket, request: _Request) -> None:
+        try:
+            self._serve(connection, request)
         except OSError:
             pass  # it left, or took too long
         finally:
-            self._end(connection, room)
+            self._end(connection)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, request: _Request | None) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         with contextlib.suppress(OSError):
@@ -194,31 +200,37 @@ class Sharing:
         try:
             # Or the end of each range waits for the other side's late acknowledgement.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            seconds = _FIRST_SECONDS
-            while not self._is_closed and self._answer(connection, file.fd, seconds):
-                seconds = IDLE_SECONDS
+            while request is not None and not self._is_closed:
+                connection.settimeout(IDLE_SECONDS)
+                if not self._answer(connection, file.fd, request):
+                    break
+                head = _read_head(connection, IDLE_SECONDS)
+                request = self._read(connection, head) if head else None
         finally:
             file.close()
 
-    def _answer(self, connection: socket.socket, file: int, seconds: float) -> bool:
-        """Answer one request, which comes within some seconds; return whether another may."""
-        head = _read_head(connection, seconds)
-        if not head:
-            return False
-        connection.settimeout(IDLE_SECONDS)
+    def _read(self, connection: socket.socket, head: str) -> _Request | None:
+        """Return what a head asks for; None where it was refused."""
         first_line, _, lines = head.partition("\r\n")
         request = _REQUEST.fullmatch(first_line)
         headers = _headers_of(lines)
         if request is None:
-            return _refuse(connection, 400, "Bad Request")
+            _refuse(connection, 400, "Bad Request")
+            return None
         try:
             nonce = self._check.check(request[1], headers)
         except PeerProofError as error:
             LOG.info("a request for weights was refused: %s", error)
-            return _refuse(connection, 401, "Unauthorized")
-        if request[1] != self._path:
+            _refuse(connection, 401, "Unauthorized")
+            return None
+        return _Request(path=request[1], span=headers.get("range", ""), nonce=nonce)
+
+    def _answer(self, connection: socket.socket, file: int, request: _Request) -> bool:
+        """Answer one request; return whether another may follow."""
+        nonce = request.nonce
+        if request.path != self._path:
             return self._say(connection, nonce, 404, "Not Found", "")
-        span = _RANGE.fullmatch(headers.get("range", ""))
+        span = _RANGE.fullmatch(request.span)
         first, last = (int(span[1]), int(span[2])) if span else (1, 0)
         if not first <= last < self._size_bytes:
             return self._say(connection, nonce, 416, "Out Of Range", f"bytes */{self._size_bytes}")
@@ -255,14 +267,9 @@ class Sharing:
             with self._lock:
                 self.num_bytes += sent
 
-    def _turn_away(self, connection: socket.socket) -> None:
-        """Say that there is no room, when the request is read: else it would be a broken line."""
-        _read_head(connection, _BUSY_SECONDS)
-        _refuse(connection, 503, "Busy", "Retry-After: 1\r\n")
-
-    def _end(self, connection: socket.socket, room: threading.Semaphore) -> None:
+    def _end(self, connection: socket.socket) -> None:
         connection.close()
-        room.release()
+        self._places.release()
         with self._lock:
             self._open.discard(connection)
 
@@ -318,9 +325,9 @@ def _read_head(connection: socket.socket, seconds: float) -> str:
         if left <= 0:
             raise TimeoutError("a request does not end")
         connection.settimeout(left)
-        more = connection.recv(_MAX_HEAD_BYTES)
+        more = connection.recv(MAX_HEAD_BYTES)
         data += more
-        if not more or len(data) > _MAX_HEAD_BYTES:
+        if not more or len(data) > MAX_HEAD_BYTES:
             return ""
     head, _, rest = data.partition(b"\r\n\r\n")
     return "" if rest else head.decode("latin-1")  # a body, or the next request: nobody asks so
@@ -334,7 +341,6 @@ def _headers_of(lines: str) -> dict[str, str]:
     return found
 
 
-def _refuse(connection: socket.socket, status: int, words: str, more: str = "") -> bool:
+def _refuse(connection: socket.socket, status: int, words: str, more: str = "") -> None:
     text = f"HTTP/1.1 {status} {words}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n"
     connection.sendall(text.encode())
-    return False

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
 from zse.engine.prefixes.binding import binding_of
-from zse.engine.prefixes.restoring import restore
+from zse.engine.prefixes.restoring import _runs_that_fit, restore
 from zse.engine.prefixes.saving import hot_runs, packed, run_of_prompt
 from zse.engine.request import Request, SamplingParams
-from zse.kv.prefix_pack import PrefixPack
+from zse.kv.prefix_pack import PrefixBinding, PrefixPack
+from zse.kv.prefix_pack_writer import RunToSave, pack_bytes
 
 GIB = 1 << 30
 SYSTEM = [7 * index % 290 for index in range(77)]
@@ -148,3 +151,31 @@ def test_random_texts_of_many_tenants_are_answered_as_before(plain_engines, answ
     second.check_consistency()
     assert [answer(second, text, salt=salt) for text, salt in asked] == expected
     assert second.stats().computed_tokens < first.stats().computed_tokens
+
+
+def test_many_runs_behind_a_long_one_take_the_memory_of_their_bytes():
+    binding = PrefixBinding(
+        model="ab" * 32,
+        layout="cpu",
+        block_size=16,
+        block_bytes=(16,),
+        computed_by="",
+        is_deterministic=False,
+        zse="0.1",
+    )
+    parent = RunToSave(token_ids=range(16 * 512), blocks=range(512), windows=[])
+    child = RunToSave(token_ids=range(16), blocks=[0], windows=[], parent=0)
+    data = pack_bytes(binding, [parent] + 400 * [child], lambda _, blocks: bytes(16 * len(blocks)))
+    pack = PrefixPack(memoryview(b"".join(data)))
+    core = SimpleNamespace(
+        cache=SimpleNamespace(num_free=1 << 20),
+        max_context=1 << 20,
+        runner=SimpleNamespace(vocab_size=1 << 20),
+    )
+    tracemalloc.start()
+    try:
+        assert len(_runs_that_fit(core, pack)) == 401
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < pack.size_bytes

@@ -33,10 +33,10 @@ def restore(core: EngineCore, pack: PrefixPack, origin: str) -> Restored:
     Args:
         origin: Where it comes from, for the count of what it spares.
     """
-    paths = _texts_that_fit(core, pack)
-    restored = [index for index in paths if _restore_run(core, pack, index, paths[index], origin)]
+    fitting = _runs_that_fit(core, pack)
+    restored = [index for index in fitting if _restore_run(core, pack, index, origin)]
     for index in reversed(restored):  # so that the one used last is the one used last again
-        core.cache.touch(paths[index], namespace=namespace_of(pack.runs[index]))
+        core.cache.touch(pack.text(index), namespace=namespace_of(pack.runs[index]))
     return Restored(
         num_prefixes=len(restored),
         num_tokens=sum(pack.runs[index].num_blocks for index in restored) * core.cache.block_size,
@@ -48,23 +48,27 @@ def namespace_of(run: SavedRun) -> Namespace:
     return PUBLIC if run.is_public else run.salt
 
 
-def _texts_that_fit(core: EngineCore, pack: PrefixPack) -> dict[int, list[int]]:
-    """Return the runs that there is room for, each behind its parent, with their whole texts."""
-    room, texts = core.cache.num_free, dict[int, list[int]]()
+def _runs_that_fit(core: EngineCore, pack: PrefixPack) -> list[int]:
+    """Return the runs that there is room for, each behind its parent.
+
+    Texts are only counted here: kept side by side, those of many runs behind one long parent would
+    take far more memory than the pack has bytes.
+    """
+    room, lengths = core.cache.num_free, dict[int, int]()
     for index, run in enumerate(pack.runs):
-        before = texts.get(run.parent) if run.parent >= 0 else []
+        before = lengths.get(run.parent) if run.parent >= 0 else 0
         if before is None or run.num_blocks > room:
             continue
-        text = [*before, *pack.token_ids(index)]
-        if len(text) <= core.max_context and max(text) < core.runner.vocab_size:
-            texts[index] = text
+        tokens = pack.token_ids(index)
+        length = before + len(tokens)
+        if length <= core.max_context and max(tokens) < core.runner.vocab_size:
+            lengths[index] = length
             room -= run.num_blocks
-    return texts
+    return list(lengths)
 
 
-def _restore_run(
-    core: EngineCore, pack: PrefixPack, index: int, token_ids: list[int], origin: str
-) -> bool:
+def _restore_run(core: EngineCore, pack: PrefixPack, index: int, origin: str) -> bool:
+    token_ids = pack.text(index)
     run, cache, size = pack.runs[index], core.cache, core.cache.block_size
     needed = cache.windows_needed(len(token_ids))
     has_windows = all(kept >= need for kept, need in zip(run.windows, needed, strict=True))

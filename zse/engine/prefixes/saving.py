@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.kv.prefix import PUBLIC
+from zse.kv.prefix_pack import MOST_TEXT_TOKENS
 from zse.kv.prefix_pack_writer import RunToSave, pack_bytes, run_length
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def hot_runs(core: EngineCore, binding: PrefixBinding, most_bytes: int) -> list[
     order = sorted(range(len(cached)), key=lambda index: (-used[index], index))
     places: dict[int, int] = {}
     runs: list[RunToSave] = []
+    room_tokens = MOST_TEXT_TOKENS
     for index in order:
         parent = cached[index].parent
         if parent is not None and parent not in places:
@@ -30,9 +32,11 @@ def hot_runs(core: EngineCore, binding: PrefixBinding, most_bytes: int) -> list[
         place = -1 if parent is None else places[parent]
         run = _to_save(core, cached[index], texts[index], place)
         length = run_length(binding, run)
-        if length > most_bytes:
+        text_tokens = len(texts[index]) * core.cache.block_size
+        if length > most_bytes or text_tokens > room_tokens:
             continue
         most_bytes -= length
+        room_tokens -= text_tokens
         places[index] = len(runs)
         runs.append(run)
     return runs
