@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, StoreError, ZSEError
+from zse.oci.errors import LayoutError
 from zse.oci.registry.client import open_registry
+from zse.oci.weights.artifact import BEGINNING_BYTES
 from zse.oci.weights.transfer import read_weights, reference_of
 from zse.store.cache import Cache
 from zse.store.copying import copy_object
@@ -104,6 +106,29 @@ class OciSource:
                 start = piece.start_bytes + at - piece.offset_bytes
                 self._blobs[index].read_into(start, part)
             filled += count
+        if offset_bytes < BEGINNING_BYTES:
+            self._check_beginning(offset_bytes, view)
+
+    def _check_beginning(self, offset_bytes: int, view: memoryview) -> None:
+        """Hold what was read against the file's first bytes, as the manifest has them.
+
+        Layers are not read whole here, so their digests say nothing: the header is bound to the
+        manifest by these bytes, and every group to the header.
+        """
+        beginning = self.image.beginning
+        if not beginning:
+            raise LayoutError(
+                f"{self.name} cannot be read in ranges: its manifest does not say how the file "
+                "begins, so nothing would bind the bytes to its digest",
+                hint="Push the model again with this version, or fetch all of it, which is "
+                "checked: `zse pull`.",
+            )
+        with view[: max(len(beginning) - offset_bytes, 0)] as part:
+            if part != beginning[offset_bytes : offset_bytes + len(part)]:
+                raise StoreError(
+                    f"{self.name}: the file does not begin as its manifest, {self.digest}, says",
+                    hint="Something between here and the registry changes bytes.",
+                )
 
     def is_slow(self, offset_bytes: int, length_bytes: int) -> bool:  # noqa: ARG002
         """Whether a read of this range waits for a network: always."""

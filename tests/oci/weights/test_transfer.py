@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -19,6 +20,7 @@ from zse.engine.opening import open_file
 from zse.errors import MissingDependencyError, StoreError
 from zse.format.reader import ZSEReader
 from zse.oci.errors import LayoutError, RegistryError
+from zse.oci.weights import transfer
 from zse.oci.weights.transfer import push_weights, reference_of
 from zse.options import load_options
 from zse.quantize.locate import locate_model
@@ -72,6 +74,42 @@ def test_a_device_is_fed_from_layers_without_a_file(served, file, settings):
         assert gpu.bytes_of(address) == file.read_bytes()[start : start + whole.length_bytes]
     read = sum(last + 1 - first for _, first, last in served.ranges)
     assert read < file.stat().st_size, "no byte is read twice, and zeros not at all"
+
+
+def test_a_digest_names_the_header_that_is_read_in_ranges(served, file, settings):
+    """A registry that keeps the manifest and gives another model's bytes, whole as they are."""
+    digest = push(served, file, settings)
+    held = served.fake.blobs["team/model"]
+    repository = served.url.rsplit(":", 1)[0]
+    first = next(d for d, data in held.items() if b"ZSE\0" in data[:5000])
+    held[first] = other_header(held[first])
+    with pytest.raises(StoreError, match=f"does not begin as its manifest, {digest[:6]}"):
+        open_remote(f"{repository}@{digest}", settings)
+
+
+def other_header(layer: bytes) -> bytes:
+    """The layer of a file whose header says something else, with its right digest."""
+    start = layer.index(b"ZSE\0")
+    length = int.from_bytes(layer[start + 8 : start + 16], "little")
+    header = layer[start + 64 : start + 64 + length].replace(
+        b'"rms_norm_eps":1e-05', b'"rms_norm_eps":9e-05'
+    )
+    assert header != layer[start + 64 : start + 64 + length]
+    sealed = layer[start : start + 16] + hashlib.sha256(header).digest() + bytes(16) + header
+    return layer[:start] + sealed + layer[start + len(sealed) :]
+
+
+def test_an_image_that_binds_no_bytes_is_fetched_whole_and_not_in_ranges(
+    served, file, settings, monkeypatch
+):
+    documents_of = transfer.documents
+    bare = lambda image: documents_of(replace(image, beginning=b""))  # noqa: E731
+    monkeypatch.setattr(transfer, "documents", bare)
+    push(served, file, settings)
+    with pytest.raises(LayoutError, match="cannot be read in ranges"):
+        open_remote(served.url, settings)
+    with open_file(served.url, load_options(device="cpu"), settings) as reader:
+        assert reader.path.read_bytes() == file.read_bytes()
 
 
 def test_a_cpus_file_is_fetched_once(served, file, settings):

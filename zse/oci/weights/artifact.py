@@ -41,10 +41,15 @@ FOLDER = "models"
 PLATFORMS = ("linux/amd64", "linux/arm64")
 CHUNK_BYTES = 9 * GIB
 """Registries take layers of 10 GB; a smaller model stays one file."""
+BEGINNING_BYTES = 64
+"""Of the file, which stand in the manifest: in a ``.zse`` file they hold the digest of its header,
+which lists all other digests. So a digest of the manifest names all that is read in ranges, too."""
 _FILE, _SIZE = "dev.zse.model.file", "dev.zse.model.bytes"
+_BEGINNING = "dev.zse.model.beginning"
 _OFFSET, _START, _LENGTH = (f"dev.zse.piece.{word}" for word in ("offset", "start", "length"))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.zse")
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_HEX = re.compile(r"([0-9a-f]{2}){1,64}")
 _PAGE = 4096
 _MOST_PIECES = 4096
 _READ_BYTES = 4 << 20
@@ -73,6 +78,8 @@ class WeightsImage:
     file_name: str
     size_bytes: int
     pieces: tuple[Piece, ...]
+    beginning: bytes = b""
+    """The first bytes of the file; empty where the manifest is older than that."""
 
 
 class PieceTar:
@@ -143,6 +150,8 @@ def described(
 ) -> WeightsImage:
     """Read a file's layers once, for their digests."""
     pieces, offset, done = [], 0, 0
+    beginning = b"".join(tars[0].window(tars[0].start_bytes, BEGINNING_BYTES)())
+    beginning = beginning[: tars[0].length_bytes]
     for one in tars:
         digest = hashlib.sha256()
         for data in one.window(0, one.size_bytes)():
@@ -165,7 +174,9 @@ def described(
             )
         )
         offset += one.length_bytes
-    return WeightsImage(file_name=file_name, size_bytes=offset, pieces=tuple(pieces))
+    return WeightsImage(
+        file_name=file_name, size_bytes=offset, pieces=tuple(pieces), beginning=beginning
+    )
 
 
 def documents(image: WeightsImage) -> tuple[bytes, list[tuple[Descriptor, bytes]], list[bytes]]:
@@ -173,6 +184,8 @@ def documents(image: WeightsImage) -> tuple[bytes, list[tuple[Descriptor, bytes]
     manifests, configs = [], []
     layers = [piece.layer for piece in image.pieces]
     annotations = {_FILE: image.file_name, _SIZE: str(image.size_bytes)}
+    if image.beginning:
+        annotations[_BEGINNING] = image.beginning.hex()
     for platform in PLATFORMS:
         config = _config(platform, layers)
         described_config = Descriptor(
@@ -223,7 +236,12 @@ def parse_manifest(content: bytes, where: str) -> WeightsImage:
         end = piece.end_bytes
     if end != size:
         raise _not_one(where, f"its pieces have {end} bytes, the file {size}")
-    return WeightsImage(file_name=name, size_bytes=size, pieces=tuple(pieces))
+    return WeightsImage(
+        file_name=name,
+        size_bytes=size,
+        pieces=tuple(pieces),
+        beginning=_beginning(annotations, size, where),
+    )
 
 
 def _tar_head(name: str, length_bytes: int) -> bytes:
@@ -253,6 +271,16 @@ def _config(platform: str, layers: Sequence[Descriptor]) -> bytes:
             "rootfs": {"type": "layers", "diff_ids": diffs},
         }
     )
+
+
+def _beginning(annotations: Mapping[str, Any], size_bytes: int, where: str) -> bytes:
+    text = annotations.get(_BEGINNING)
+    if text is None:
+        return b""
+    expected = min(BEGINNING_BYTES, size_bytes)
+    if not isinstance(text, str) or not _HEX.fullmatch(text) or len(text) != 2 * expected:
+        raise _not_one(where, f"{_BEGINNING} is {str(text)[:40]!r}")
+    return bytes.fromhex(text)
 
 
 def _number(annotations: Mapping[str, Any], name: str, where: str) -> int:
