@@ -94,10 +94,34 @@ fetch() { # address, file: no redirect leads from https to http
     if command -v curl >/dev/null; then
         $run curl -fsSL --retry 3 --proto "$schemes" -o "$2" "$1"
     elif command -v wget >/dev/null; then
-        $run wget -q -O "$2" "$1"
+        case $1 in https:*) fetch_by_wget "$1" "$2" ;; *) $run wget -q -O "$2" "$1" ;; esac
     else
         fail 5 "neither curl nor wget is installed" "Install one, or fetch the wheel by hand and give --wheel."
     fi
+}
+
+fetch_by_wget() { # https address, file: wget alone would follow a redirect to http
+    address=$1
+    for _ in 1 2 3 4 5; do
+        if [ -n "$run" ]; then
+            $run wget -nv -S --max-redirect=0 -O "$2" "$address"
+            return
+        fi
+        told=$(wget -nv -S --max-redirect=0 -O "$2" "$address" 2>&1) && return
+        next=$(printf '%s\n' "$told" | tr -d '\r' | sed -n 's/^ *[Ll]ocation: *\([^ ]*\).*/\1/p' | tail -n 1)
+        case $next in
+            https://?*) address=$next ;;
+            //*) address=https:$next ;;
+            /*) address=$(printf '%s' "$address" | cut -d / -f 1-3)$next ;;
+            '')
+                say "$told"
+                return 1
+                ;;
+            *) fail 8 "$address leads to $next, which is no https address" "Fetch the wheel by hand, and give --wheel." ;;
+        esac
+    done
+    say "$1 leads on and on"
+    return 1
 }
 
 fetch_wheel() { # folder: sets $wheel

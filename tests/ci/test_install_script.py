@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -153,3 +155,89 @@ def test_a_dry_run_does_nothing(tmp_path: Path) -> None:
 def test_https_leads_to_nothing_that_others_can_write_to(tmp_path, address, schemes):
     done = install(tmp_path, "--version", "9.9.9", "--from", address, "--dry-run")
     assert f"--proto {schemes or '=https,http'} -o" in done.stderr
+
+
+@pytest.fixture
+def secure_releases(tmp_path: Path) -> Iterator[str]:
+    """Return an https address with release 9.9.9 behind ``/moved``; ``/weak`` leads to http."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    named = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    written = ["-keyout", str(key), "-out", str(cert)]
+    subprocess.run([*command.split(), *named, *written], check=True, capture_output=True)
+    folder = tmp_path / "served/v9.9.9"
+    folder.mkdir(parents=True)
+    (folder / WHEEL).write_bytes(b"no wheel")
+    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  {WHEEL}\n")
+
+    class Moved(Quiet):
+        def do_GET(self) -> None:
+            places = {"moved": "", "further": "/moved", "weak": f"http://localhost:{port}"}
+            _, first, rest = self.path.split("/", 2)
+            if first not in places:
+                super().do_GET()
+                return
+            self.send_response(302)
+            self.send_header("Location", f"{places[first]}/{rest}")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Moved, directory=str(tmp_path / "served"))
+    )
+    port = server.server_address[1]
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://localhost:{port}"
+    server.shutdown()
+    server.server_close()
+
+
+def install_by_wget(tmp_path: Path, address: str) -> subprocess.CompletedProcess[str]:
+    """Run the script where there is wget and no curl."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in [
+        "awk",
+        "cut",
+        "mktemp",
+        "rm",
+        "sed",
+        "sh",
+        "sha256sum",
+        "tail",
+        "tr",
+        "uname",
+        "wget",
+    ]:
+        found = shutil.which(name)
+        if found is None:
+            pytest.skip(f"there is no {name} here")
+        (tools / name).symlink_to(found)
+    (tools / "python3").symlink_to(Path(sys.executable).resolve())
+    (tmp_path / "wgetrc").write_text(f"ca_certificate = {tmp_path / 'cert.pem'}\n")
+    words = ["--version", "9.9.9", "--from", address, "--prefix", str(tmp_path / "user")]
+    variables = {"PATH": str(tools), "WGETRC": str(tmp_path / "wgetrc"), "NO_PROXY": "*"}
+    return subprocess.run(
+        ["sh", str(SCRIPT), *words],
+        env={"HOME": str(tmp_path), "no_proxy": "*", **variables},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_wget_follows_no_redirect_from_https_to_http(tmp_path: Path, secure_releases: str) -> None:
+    done = install_by_wget(tmp_path, f"{secure_releases}/weak")
+    assert done.returncode == 8, done.stderr
+    assert "which is no https address" in done.stderr
+    assert files_of(tmp_path) == []
+
+
+def test_wget_follows_redirects_that_stay_within_https(
+    tmp_path: Path, secure_releases: str
+) -> None:
+    done = install_by_wget(tmp_path, f"{secure_releases}/further")
+    assert done.returncode == 6, done.stderr  # what it fetched has not the release's digest
+    assert files_of(tmp_path) == []
