@@ -237,6 +237,7 @@ class MeshFileError(MeshError, UsageError):
     """A file of nodes says what no mesh can be."""
 
     exit_code = 2
+    default_hint = "docs/guides/mesh.md shows such a file; `zse mesh status --json` writes one."
 
 
 class NoPlanError(MeshError):

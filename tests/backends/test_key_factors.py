@@ -12,8 +12,11 @@ from key_constants import CONSTANT, with_constants
 from logits import as_tensor
 
 from zse.backends.key_factors import factors_of, key_factors
+from zse.engine.requirements import read_facts
+from zse.models.memory import estimate_memory
 from zse.models.runner import load_runner
 from zse.options import load_options
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,3 +85,19 @@ def test_only_keys_with_large_constants_have_factors_and_their_readers_have_the_
     reading = replace(second, mixer=replace(second.mixer, kv_of_layer=0))
     found = key_factors(replace(spec, layers=(first, reading)), vectors.__getitem__)
     assert found[1] is found[0]
+
+
+def test_an_estimate_counts_eight_bits_where_constants_keep_them(
+    make_pair: Callable[..., Any], tmp_path: Path
+) -> None:
+    path, sizes = tmp_path / "constants.zse", {"head_dim": 64, "num_hidden_layers": 2}
+    with_constants(make_pair("qwen2", "int8", **sizes).path, path, (1,))
+    facts = read_facts(path, load_settings())
+    for on_gpu in (False, True):
+        kv_bytes = {
+            dtype: estimate_memory(facts, "", on_gpu=on_gpu, kv_dtype=dtype).kv_bytes
+            for dtype in ("int4", "int8")
+        }
+        without = replace(facts, key_factors={})
+        all_int4 = estimate_memory(without, "", on_gpu=on_gpu, kv_dtype="int4").kv_bytes
+        assert kv_bytes["int4"] == (all_int4 + kv_bytes["int8"]) / 2

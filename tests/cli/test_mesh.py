@@ -59,7 +59,14 @@ def test_a_plan_says_what_lies_where_and_why(tmp_path, capsys):
 )
 def test_a_file_that_no_mesh_can_be_is_refused_with_what_is_wrong(tmp_path, capsys, nodes, message):
     assert plan(tmp_path, nodes) == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert "hint: docs/guides/mesh.md" in told
+
+
+def test_a_file_of_nodes_that_is_not_there_is_said_with_what_to_do(tmp_path, capsys):
+    assert run(["mesh", "plan", MODEL, "--nodes", str(tmp_path / "absent.json")]) == 2
+    assert "zse mesh status --json" in capsys.readouterr().err
 
 
 def test_a_model_that_fits_nowhere_says_what_is_lacking(tmp_path, capsys):

@@ -138,5 +138,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(file, monkeypatch, caps
     Path("short.txt").write_text("Hi.")
     before = file.read_bytes()
     assert run(["prefix", "add", str(file), *words]) == 2
-    assert said in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert said in told
+    assert "hint: " in told
     assert file.read_bytes() == before

@@ -150,6 +150,9 @@ def test_a_model_is_used_and_closed_by_other_threads_than_the_one_that_loaded_it
         ({"max_sequences": -1}, UsageError),
         ({"device": "gpu"}, DeviceError),
         ({"device": "cuda:x"}, DeviceError),
+        ({"stream": "off", "ram_gib": 2.0}, UsageError),
+        ({"stream": "off", "resident_layers": 2}, UsageError),
+        ({"prefix_key_file": "key"}, UsageError),
     ],
 )
 def test_options_that_mean_nothing_are_refused_before_a_model_is_looked_for(options, error):

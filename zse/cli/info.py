@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from zse.cli.app import App
 from zse.cli.parameters import Json, complete_model
+from zse.cli.table_flags import with_flags_of
 
 app = App()
 MaxContext = Annotated[
@@ -22,7 +23,9 @@ MaxContext = Annotated[
 
 
 @app.command("info")
+@with_flags_of(["kv_dtype"])
 def command(
+    *,
     model: Annotated[
         str,
         Argument(
@@ -33,6 +36,7 @@ def command(
         ),
     ],
     max_context: MaxContext = 0,
+    given: dict[str, Any],
     as_json: Json = False,
 ) -> None:
     """Show memory per scheme and context, parameters, layers, heads, and the smallest GPU.
@@ -41,7 +45,10 @@ def command(
     """
     from zse.cli.model_report import describe_model, show_model
     from zse.engine.recorded import recorded_facts
+    from zse.option import with_flags
     from zse.settings import load_settings
 
-    facts = recorded_facts(model, load_settings())
-    show_model(describe_model(model, facts, max_context), as_json=as_json)
+    settings = load_settings()
+    kv_dtype = with_flags(settings.serve, given).load.cache.kv_dtype
+    facts = recorded_facts(model, settings)
+    show_model(describe_model(model, facts, max_context, kv_dtype), as_json=as_json)

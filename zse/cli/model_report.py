@@ -25,13 +25,16 @@ NO_GPU = "none alone"
 """Where not even the largest GPU holds a model."""
 
 
-def describe_model(name: str, facts: ModelFacts, max_context: int = 0) -> dict[str, Any]:
+def describe_model(
+    name: str, facts: ModelFacts, max_context: int = 0, kv_dtype: str = "auto"
+) -> dict[str, Any]:
     """Return what is known of a model, as JSON values; sizes are in bytes.
 
     Args:
         name: What the user calls it.
         facts: What is known of it.
         max_context: Tokens to count memory for; 0 means a short, a long and the longest context.
+        kv_dtype: Type of the cached keys and values.
     """
     spec = facts.spec
     mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
@@ -51,8 +54,8 @@ def describe_model(name: str, facts: ModelFacts, max_context: int = 0) -> dict[s
             _describe_estimate(facts, on_gpu, on_cpu)
             for context in _contexts(spec.max_position, max_context)
             for on_gpu, on_cpu in zip(
-                estimates_of(facts, on_gpu=True, context_tokens=context),
-                estimates_of(facts, on_gpu=False, context_tokens=context),
+                estimates_of(facts, on_gpu=True, context_tokens=context, kv_dtype=kv_dtype),
+                estimates_of(facts, on_gpu=False, context_tokens=context, kv_dtype=kv_dtype),
                 strict=True,
             )
         ],

@@ -72,12 +72,19 @@ def add(
 
     check_name(name)
     if (system is None and tools is None) == (text is None):
-        raise UsageError("name a prompt: --system, with --tools or without, or --text")
+        raise UsageError(
+            "name a prompt: --system, with --tools or without, or --text",
+            hint="See `zse prefix add --help`.",
+        )
     if kv not in KV_DTYPES:
-        raise UsageError(f"--kv {kv!r} is none of {', '.join(KV_DTYPES)}")
+        raise UsageError(
+            f"--kv {kv!r} is none of {', '.join(KV_DTYPES)}",
+            hint="Give what the server's --kv-dtype will be.",
+        )
     settings = load_settings()
     serve = with_flags(settings.serve, given)
-    load = with_values(serve.load, {"kv_dtype": kv, "max_sequences": 1, "prefix_store": ""})
+    own = {"kv_dtype": kv, "max_sequences": 1, "prefix_store": "", "prefix_key_file": ""}
+    load = with_values(serve.load, own)
     offered = _tools_of(tools)
     model = load_model(_local(file), load, settings)
     try:
@@ -153,9 +160,14 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}",
+            hint="Name a file with the prompt, in UTF-8, that this user may read.",
+        ) from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8: byte {error.start}") from None
+        raise UsageError(
+            f"{path} is not UTF-8: byte {error.start}", hint="Convert it: iconv -t UTF-8."
+        ) from None
 
 
 def _of_chat(
@@ -178,7 +190,9 @@ def _tools_of(path: Path | None) -> tuple[OfferedTool, ...]:
     try:
         value = json.loads(_read(path))
     except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from None
+        raise UsageError(
+            f"{path} is not JSON: {error}", hint="Write what a request's `tools` is."
+        ) from None
     if not isinstance(value, list) or not value:
         raise UsageError(
             f"{path} holds no list of tools", hint="Write what a request's `tools` is."

@@ -9,7 +9,7 @@ from zse.device.open import cuda_driver_present
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.doctor.findings import Findings, fine, note, problem
-from zse.engine.requirements import facts_of, read_facts
+from zse.engine.requirements import facts_of, facts_of_file, read_facts
 from zse.errors import TemplateError, UsageError
 from zse.format.reader import ZSEReader
 from zse.models.rank_memory import estimate_rank
@@ -59,7 +59,8 @@ def check_model(settings: Settings) -> Findings:
         found = f"{name}: {header.architecture}, {header.main_scheme}"
         yield fine("model", f"{found}, {size_text(reader.size_bytes)}")
         yield from _check_text(reader, name)
-        yield from _check_memory(facts_of(header), header.main_scheme, settings)
+        facts = facts_of_file(reader) if isinstance(reader, ZSEReader) else facts_of(header)
+        yield from _check_memory(facts, header.main_scheme, settings)
 
 
 def _check_text(reader: ModelFile, name: str) -> Findings:

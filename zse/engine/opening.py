@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zse.backends import begin_arrival, begin_to_map
 from zse.device.open import check_device, runs_on_gpu
 from zse.device.phases import Phases, no_phases
+from zse.errors import UsageError
 from zse.format.reader import ZSEReader
 from zse.records import record
 
@@ -78,10 +79,36 @@ def open_file(
     phases: Phases = no_phases,
     progress: StageProgress | None = None,
 ) -> ModelFile:
-    """Do the first half of ``open_model``, which needs no device."""
+    """Do the first half of ``open_model``, which needs no device.
+
+    Raises:
+        UsageError: Options say what would not be done.
+    """
     check_device(options.device.name)
+    _check_together(options)
     with phases("model-file"):
         return _open_file(model, options, settings, progress)
+
+
+def _check_together(options: LoadOptions) -> None:
+    """Refuse what would be ignored beside what else was asked for.
+
+    Raises:
+        UsageError: It is asked for.
+    """
+    stream, cache = options.stream, options.cache
+    idle = {"--ram-gib": stream.ram_gib, "--resident-layers": stream.resident_layers}
+    flag = next((name for name, value in idle.items() if value), "")
+    if flag and stream.stream == "off":
+        raise UsageError(
+            f"{flag} is for layers that stream, and --stream is off",
+            hint=f"Leave {flag} out, or take --stream auto.",
+        )
+    if cache.prefix_key_file and not cache.prefix_store:
+        raise UsageError(
+            "--prefix-key-file encrypts what is kept in --prefix-store, and there is none",
+            hint="Name a store as well, or leave the key out: nothing is kept without one.",
+        )
 
 
 def send_weights(

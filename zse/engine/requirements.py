@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zse.backends.gpu.key_factors import read_key_factors
 from zse.errors import DeviceError
 from zse.format.reader import ZSEReader
 from zse.models.builtin import builtin_checkpoint
 from zse.models.families import read_checkpoint, read_header
 from zse.models.memory import ModelFacts
 from zse.models.resolve import Builtin, LocalFile, OciFile, RemoteFile, resolve_model
-from zse.stream.opening import open_remote
+from zse.stream.opening import open_remote, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from zse.format.model_file import ModelFile
     from zse.format.spec import ZSEHeader
     from zse.models.memory import MemoryEstimate
     from zse.settings import Settings
@@ -38,7 +41,7 @@ def read_facts(model: str | Path, settings: Settings) -> ModelFacts:
             return _facts_of_checkpoint(builtin_checkpoint(name))
         case LocalFile(path=path):
             with ZSEReader(path) as reader:
-                return facts_of(reader.header)
+                return facts_of_file(reader)
         case RemoteFile(location=location):
             with open_remote(location, settings) as remote:
                 return facts_of(remote.header)
@@ -50,6 +53,17 @@ def read_facts(model: str | Path, settings: Settings) -> ModelFacts:
 
             with closing(resolve_source(model, settings)) as source:
                 return _facts_of_checkpoint(source.path)
+
+
+def facts_of_file(reader: ModelFile) -> ModelFacts:
+    """Return what a file on this machine says of its model, its biases read as well.
+
+    Behind an address they would be a request each.
+    """
+    facts = facts_of(reader.header)
+    with closing(source_of(reader)) as source:
+        factors = read_key_factors(source, reader.header, facts.spec)
+    return replace(facts, key_factors=factors)
 
 
 def facts_of(header: ZSEHeader) -> ModelFacts:

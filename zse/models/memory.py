@@ -7,7 +7,7 @@ reserve memory; what a driver and an interpreter take besides was measured.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from zse.backends.gpu.kv_pool import layout_for
@@ -27,7 +27,8 @@ from zse.records import record
 from zse.units import memory_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from array import array
+    from collections.abc import Mapping, Sequence
 
     from zse.format.layout import PlannedTensor
     from zse.format.spec import TensorEntry
@@ -95,6 +96,8 @@ class ModelFacts:
     """Of all tensors of the file."""
     stored_quantization: str = ""
     """The scheme that most of the file's bytes have."""
+    key_factors: Mapping[int, array[float]] = field(default_factory=dict)
+    """Of its keys, by layer; empty where the file's biases were not read."""
 
     @property
     def plain_quantization(self) -> str:
@@ -138,14 +141,15 @@ def estimate_memory(
         context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
             at most 4096.
         kv_dtype: Type of the cached keys and values; auto is bf16 on a GPU, fp16 on a CPU. Layers
-            that keep int8 where int4 is asked for, for constants in a file, are counted as int4.
+            that keep int8 where int4 is asked for, for constants in a file, are counted so where
+            the facts have its factors.
     """
     spec = facts.spec
     context = min(context_tokens or DEFAULT_CONTEXT, spec.max_position)
     options = load_options(max_context=context, kv_dtype=kv_dtype)
     tensors = facts.loaded_as(quantization)
     measure = _on_gpu if on_gpu else _on_cpu
-    weights, kv, overhead = measure(spec, tensors, options)
+    weights, kv, overhead = measure(spec, tensors, options, facts.key_factors)
     return MemoryEstimate(
         quantization=facts.stored_quantization or quantization,
         context_tokens=context,
@@ -157,23 +161,29 @@ def estimate_memory(
 
 
 def estimates_of(
-    facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0
+    facts: ModelFacts, *, on_gpu: bool, context_tokens: int = 0, kv_dtype: str = "auto"
 ) -> list[MemoryEstimate]:
     """Estimate a checkpoint at the usual schemes, a .zse file at the one that it has."""
     schemes = (facts.stored_quantization,) if facts.tensors else SCHEMES
     return [
-        estimate_memory(facts, scheme, on_gpu=on_gpu, context_tokens=context_tokens)
+        estimate_memory(
+            facts, scheme, on_gpu=on_gpu, context_tokens=context_tokens, kv_dtype=kv_dtype
+        )
         for scheme in schemes
     ]
 
 
 def _on_gpu(
-    spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
+    spec: ModelSpec,
+    tensors: Sequence[Stored],
+    options: LoadOptions,
+    factors: Mapping[int, array[float]],
 ) -> tuple[int, int, int]:
     weights = sum(map(_stored_bytes, tensors))
     groups = groups_of(spec, options, num_sequences=1)
     kv_dtype = options.cache.kv_dtype
-    layout = layout_for(spec, kv_dtype if kv_dtype in ("int8", "int4") else "bf16", groups)
+    kept = kv_dtype if kv_dtype in ("int8", "int4") else "bf16"
+    layout = layout_for(spec, kept, groups, factors)
     blocks = layout.block_bytes()
     plans = StepPlans(spec, _linears(tensors), _TYPICAL_GPU, options)
     padding_blocks = sum(blocks)  # of rows that fill up a captured step
@@ -188,13 +198,16 @@ def _on_gpu(
 
 
 def _on_cpu(
-    spec: ModelSpec, tensors: Sequence[Stored], options: LoadOptions
+    spec: ModelSpec,
+    tensors: Sequence[Stored],
+    options: LoadOptions,
+    factors: Mapping[int, array[float]],
 ) -> tuple[int, int, int]:
     """Return what is resident: pages of the file that steps read, and what a step computes with."""
     weights = sum(_stored_bytes(tensor) for tensor in tensors if is_read_whole(spec, tensor.name))
     groups = groups_of(spec, options, num_sequences=1)
     blocks = kv_block_bytes(
-        spec, groups, options.cache.block_size, dtypes_of(spec, options.cache.kv_dtype)
+        spec, groups, options.cache.block_size, dtypes_of(spec, options.cache.kv_dtype, factors)
     )
     overhead = scratch_bytes(spec, options.batch.max_context) + CPU_RUNTIME_BYTES
     kv = groups.length_bytes(_num_blocks(options), blocks)  # as far as touched, as states are
