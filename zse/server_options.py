@@ -37,6 +37,11 @@ class AccessOptions(Checked):
         "", "API keys with commas between them; admin:KEY is one of an admin", is_secret=True
     )
     api_keys_file: str = described("", "A mounted secret that holds API keys", unset="none")
+    open_metrics: bool = described(
+        False,
+        "All may read /metrics and /load, which say how busy the server is and nothing of what is "
+        "asked: gateways and scrapers show no key",
+    )
     limits_storage: str = described(
         "", "Where replicas count together what a key uses: redis://HOST:PORT/DB", unset="nowhere"
     )

@@ -71,6 +71,8 @@ KUSTOMIZATION = closed(
     },
     namespace=TEXT,
     patches=listed(closed({"path": TEXT})),
+    configMapGenerator=listed(closed({"name": TEXT, "files": listed(TEXT)})),
+    generatorOptions=closed({"disableNameSuffixHash": {"type": "boolean"}}),
 )
 POD_MONITOR = resource(
     "monitoring.coreos.com/v1",
@@ -89,8 +91,79 @@ HTTP_ROUTE = resource(
         {
             "parentRefs": listed(closed({"name": TEXT}, namespace=TEXT)),
             "hostnames": listed(TEXT),
-            "rules": listed(closed({"backendRefs": listed(closed({"name": TEXT, "port": PORT}))})),
+            "rules": listed(
+                closed(
+                    {
+                        "backendRefs": listed(
+                            {
+                                "oneOf": [
+                                    closed({"name": TEXT, "port": PORT}),
+                                    closed(
+                                        {
+                                            "group": {"const": "inference.networking.k8s.io"},
+                                            "kind": {"const": "InferencePool"},
+                                            "name": TEXT,
+                                        }
+                                    ),
+                                ]
+                            }
+                        )
+                    }
+                )
+            ),
         }
+    ),
+)
+INFERENCE_POOL = resource(
+    "inference.networking.k8s.io/v1",
+    "InferencePool",
+    closed(
+        {
+            "selector": closed({"matchLabels": {"type": "object", "minProperties": 1}}),
+            "targetPorts": {**listed(closed({"number": PORT})), "maxItems": 8},
+            "endpointPickerRef": closed(
+                {"name": TEXT, "port": closed({"number": PORT})},
+                group={"type": "string"},
+                kind=TEXT,
+                failureMode={"enum": ["FailOpen", "FailClose"]},
+            ),
+        }
+    ),
+)
+RAY_TEMPLATE = closed({"metadata": closed({"labels": {"type": "object"}}), "spec": {}})
+"""The pod's spec is held against Kubernetes' own schema by the test."""
+RAY_PARAMS = {"type": "object", "additionalProperties": {"type": "string"}}
+RAY_SERVICE = resource(
+    "ray.io/v1",
+    "RayService",
+    closed(
+        {
+            "serveConfigV2": TEXT,
+            "rayClusterConfig": closed(
+                {
+                    "headGroupSpec": closed(
+                        {"rayStartParams": RAY_PARAMS, "template": RAY_TEMPLATE}
+                    ),
+                    "workerGroupSpecs": listed(
+                        closed(
+                            {
+                                "groupName": TEXT,
+                                "rayStartParams": RAY_PARAMS,
+                                "template": RAY_TEMPLATE,
+                            },
+                            replicas=COUNT,
+                            minReplicas=COUNT,
+                            maxReplicas=COUNT,
+                        )
+                    ),
+                },
+                rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+                enableInTreeAutoscaling={"type": "boolean"},
+                autoscalerOptions=closed({}, idleTimeoutSeconds=COUNT),
+            ),
+        },
+        serviceUnhealthySecondThreshold=COUNT,
+        deploymentUnhealthySecondThreshold=COUNT,
     ),
 )
 RAILWAY = closed(
@@ -227,4 +300,6 @@ BY_KIND = {
     "Kustomization": KUSTOMIZATION,
     "PodMonitor": POD_MONITOR,
     "HTTPRoute": HTTP_ROUTE,
+    "InferencePool": INFERENCE_POOL,
+    "RayService": RAY_SERVICE,
 }

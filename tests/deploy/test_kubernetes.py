@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from zse.deploy.carry_out import write_files
+from zse.deploy.order import SecretUse
 from zse.deploy.registry import make_plan
 from zse.errors import UsageError
 
@@ -135,3 +136,102 @@ def test_kustomize_builds_both_overlays(overlay, kubernetes, tmp_path):
     built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     kinds = {document["kind"] for document in yaml.safe_load_all(built)}
     assert {"Deployment", "Service", "PodDisruptionBudget", "PodMonitor", "Ingress"} <= kinds
+
+
+MESH = {"form": "mesh", "gpu": "none", "volume": "models", "model": "qwen.zse"}
+
+
+def test_nodes_of_a_mesh_and_their_front_find_each_other(kubernetes):
+    plan = kubernetes(**MESH, extra={"mesh-nodes": "4"})
+    nodes = document(plan, "overlays/mesh/nodes.yaml")["spec"]
+    service = document(plan, "overlays/mesh/nodes-service.yaml")
+    front = document(plan, "overlays/mesh/front.yaml")["spec"]["template"]["spec"]
+    (node,), (server,) = nodes["template"]["spec"]["containers"], front["containers"]
+    name = service["metadata"]["name"]
+    assert nodes["serviceName"] == name
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]  # nodes hold nothing before a front comes
+    assert nodes["replicas"] == 4
+    assert nodes["template"]["metadata"]["labels"] == service["spec"]["selector"]
+    assert server["command"][3:] == [
+        *("serve", "--mesh", f"k8s:{name}:7700", "--mesh-nodes", "4", "--mesh-wait", "240")
+    ]
+    assert "$(POD_IP):7700" in node["command"]
+    assert {"POD_IP", "POD_NAME"} <= {each["name"] for each in node["env"]}
+    for container in (node, server):
+        env = {each["name"]: each for each in container["env"]}
+        assert env["ZSE_MODEL"]["value"] == "/models/qwen.zse"
+        assert env["ZSE_MESH_SECRET"]["valueFrom"]["secretKeyRef"]["name"] == "zse-qwen-mesh"
+    assert "create secret generic zse-qwen-mesh" in plan.to_text()
+
+
+def test_commands_of_a_mesh_are_commands_of_zse(kubernetes):
+    """What the manifests say is parsed by the real command line."""
+    from zse.cli import run
+
+    plan = kubernetes(**MESH)
+    for path in ("overlays/mesh/nodes.yaml", "overlays/mesh/front.yaml"):
+        pod = document(plan, path)["spec"]["template"]["spec"]
+        words = pod["containers"][0]["command"][3:]
+        assert run([*words, "--no-such-flag"]) == 2
+        assert run([*words, "--help"]) == 0
+
+
+def test_only_nodes_and_the_front_reach_the_port_of_a_mesh(kubernetes):
+    plan = kubernetes(**MESH)
+    (rule,) = document(plan, "overlays/mesh/nodes-network.yaml")["spec"]["ingress"]
+    names = [each["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for each in rule["from"]]
+    assert names == ["zse-qwen-nodes", "zse-qwen"]
+    assert [port["port"] for port in rule["ports"]] == [7700]
+
+
+def test_a_mesh_that_has_a_secret_keeps_it_and_one_node_is_none(kubernetes):
+    given = SecretUse(variable="ZSE_MESH_SECRET", secret="mine", key="k")
+    plan = kubernetes(**MESH, secrets=(given,))
+    env = document(plan, "overlays/mesh/front.yaml")["spec"]["template"]["spec"]["containers"][0]
+    found = [each for each in env["env"] if each["name"] == "ZSE_MESH_SECRET"]
+    assert [each["valueFrom"]["secretKeyRef"] for each in found] == [{"name": "mine", "key": "k"}]
+    assert "create secret" not in plan.to_text()
+    with pytest.raises(UsageError, match="nobody to take over"):
+        kubernetes(**MESH, extra={"mesh-nodes": "1"})
+
+
+def test_replicas_under_ray_sleep_and_nobody_reaches_rays_dashboard(kubernetes):
+    plan = kubernetes(form="ray", max_replicas=4)
+    service = document(plan, "overlays/ray/rayservice.yaml")["spec"]
+    (app,) = yaml.safe_load(service["serveConfigV2"])["applications"]
+    assert app["import_path"] == "ray_app:app"
+    (group,) = service["rayClusterConfig"]["workerGroupSpecs"]
+    assert (group["minReplicas"], group["maxReplicas"]) == (0, 4)
+    made = document(plan, "overlays/ray/kustomization.yaml")["configMapGenerator"][0]
+    (worker,) = group["template"]["spec"]["containers"]
+    volumes = {each["name"]: each for each in group["template"]["spec"]["volumes"]}
+    assert volumes["app"]["configMap"]["name"] == made["name"]
+    mount = {each["name"]: each["mountPath"] for each in worker["volumeMounts"]}["app"]
+    assert {"name": "PYTHONPATH", "value": mount} in worker["env"]
+    open_to_all = [
+        rule["ports"]
+        for rule in document(plan, "overlays/ray/ray-network.yaml")["spec"]["ingress"]
+        if "from" not in rule
+    ]
+    assert open_to_all == [[{"port": 8000, "protocol": "TCP"}]]
+
+
+def test_an_endpoint_picker_finds_pods_and_reads_their_load(kubernetes):
+    extra = {"host": "h", "gateway": "edge", "inference-pool": "picker"}
+    plan = kubernetes(form="always-on", extra=extra, env={"ZSE_API_KEYS_FILE": "/k"}, port=9000)
+    pool = document(plan, "overlays/always-on/inferencepool.yaml")
+    pods = document(plan, "base/deployment.yaml")["spec"]["template"]
+    wanted = pool["spec"]["selector"]["matchLabels"].items()
+    assert wanted <= pods["metadata"]["labels"].items()
+    assert pool["spec"]["targetPorts"] == [{"number": 9000}]
+    assert pool["spec"]["endpointPickerRef"]["name"] == "picker"
+    env = {each["name"]: each.get("value") for each in pods["spec"]["containers"][0]["env"]}
+    assert (env["ZSE_METRICS_NAMES"], env["ZSE_OPEN_METRICS"]) == ("both", "1")
+    route = document(plan, "overlays/always-on/poolroute.yaml")
+    (backend,) = route["spec"]["rules"][0]["backendRefs"]
+    assert (backend["kind"], backend["name"]) == ("InferencePool", pool["metadata"]["name"])
+    resources = document(plan, "overlays/always-on/kustomization.yaml")["resources"]
+    assert "gatewayroute.yaml" not in resources
+    with pytest.raises(UsageError, match="needs a gateway"):
+        kubernetes(form="always-on", extra={"inference-pool": "picker"})

@@ -39,7 +39,7 @@ def check_file(target: str, path: str, text: str) -> None:
         is_vast = target == "vast" and path == "template.json"
         schema = schemas.VAST_TEMPLATE if is_vast else schemas.BY_PATH[path]
         jsonschema.validate(json.loads(text), schema)
-    elif target == "kubernetes":
+    elif target == "kubernetes" and path.endswith(".yaml"):
         check_kubernetes(path, yaml.safe_load(text))
     elif path == "compose.yaml":
         check_compose(text)
@@ -57,11 +57,21 @@ def check_file(target: str, path: str, text: str) -> None:
 
 def check_kubernetes(path: str, document: dict) -> None:
     kind = document["kind"]
+    if kind == "RayService":
+        check_pods_of_ray(document["spec"]["rayClusterConfig"])
     if kind in schemas.BY_KIND:
         jsonschema.validate(document, schemas.BY_KIND[kind])
     elif not path.endswith("replicas.yaml"):  # a patch is not a whole object
         validate = pytest.importorskip("kubernetes_validate")
         validate.validate(document, validate.latest_version(), strict=True)
+
+
+def check_pods_of_ray(cluster: dict) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", **group["template"]}
+        pod = {**pod, "metadata": {"name": "x", **pod["metadata"]}}
+        validate.validate(pod, validate.latest_version(), strict=True)
 
 
 def check_compose(text: str) -> None:
@@ -112,7 +122,8 @@ EVERYTHING = {
 
 @pytest.mark.parametrize("form", TARGETS["kubernetes"].forms)
 def test_every_setting_of_kubernetes_passes_the_validators(form, make_order):
-    extra = {**EVERYTHING, **({"gateway": "edge/public"} if form == "always-on" else {})}
+    gateway = {"gateway": "edge/public", "inference-pool": "zse-picker"}
+    extra = {**EVERYTHING, **(gateway if form == "always-on" else {})}
     plan = make_plan(
         "kubernetes", make_order("kubernetes", form=form, extra=extra, secrets=(KEYS,))
     )

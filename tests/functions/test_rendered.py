@@ -32,6 +32,7 @@ def commands() -> list[list[str]]:
                 for name in ("handler.py", "Dockerfile", ".runpod/hub.json", ".runpod/tests.json")
             },
         ),
+        (3, {"overlays/ray/ray_app.py": "ray/ray_app.py"}),
     ],
 )
 def test_an_entry_point_is_what_the_command_of_the_readme_writes(index, names, tmp_path, capsys):

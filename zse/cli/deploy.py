@@ -71,6 +71,9 @@ Extra = Annotated[
 ]
 DryRun = Annotated[bool, Option("--dry-run", help="Print the plan and stop.")]
 Output = Annotated[Path | None, Option(help="Folder of the files; default NAME-TARGET.")]
+Mesh = Annotated[
+    bool, Option("--mesh", help="kubernetes: several machines, one model; as --form mesh.")
+]
 Apply = Annotated[bool, Option("--apply", help="Create it now: run the commands of the plan.")]
 
 app = App()
@@ -129,6 +132,7 @@ def command(
     dry_run: DryRun = False,
     output: Output = None,
     force: Force = False,
+    is_mesh: Mesh = False,
     is_applied: Apply = False,
     as_json: Json = False,
 ) -> None:
@@ -148,6 +152,8 @@ def command(
     from zse.settings import load_settings
 
     fields = {name: given[row.key] for name, row in own_options(Order).items()}
+    if is_mesh:
+        fields["form"] = fields["form"] or "mesh"
     is_placed = bool(gpu or fields["volume"] or fields["bucket"])
     order = Order(
         image=image,

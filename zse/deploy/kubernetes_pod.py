@@ -37,7 +37,7 @@ def pod_values(order: Order, given: dict[str, Any]) -> dict[str, Any]:
         # The kubelet counts the pause as part of the patience.
         "grace_seconds": order.drain_seconds + 10 + pause_seconds,
         "lifecycle": {"preStop": {"sleep": {"seconds": pause_seconds}}} if pause_seconds else OMIT,
-        "env": _environment(order),
+        "env": _environment(order, is_picked="inference-pool" in given),
         "resources": _resources(order, given, disk),
         "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
         if order.has_gpu
@@ -65,8 +65,11 @@ def disk_of(order: Order, given: dict[str, Any]) -> str | None:
     return f"{-(-order.need.stored_bytes * 21 // (20 * GIB)) + _SCRATCH_GIB}Gi"
 
 
-def _environment(order: Order) -> list[dict[str, Any]]:
-    values = {"ZSE_HOST": "0.0.0.0", "ZSE_CACHE_DIR": "/tmp/zse", **order.environment()}
+def _environment(order: Order, *, is_picked: bool) -> list[dict[str, Any]]:
+    """Return the variables; an endpoint picker reads vLLM's names, and shows no key."""
+    read = {"ZSE_METRICS_NAMES": "both", "ZSE_OPEN_METRICS": "1"} if is_picked else {}
+    own = {"ZSE_HOST": "0.0.0.0", "ZSE_CACHE_DIR": "/tmp/zse", **read}
+    values = {**own, **order.environment()}
     plain: list[dict[str, Any]] = [{"name": k, "value": v} for k, v in values.items()]
     return [
         *plain,

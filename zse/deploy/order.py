@@ -88,8 +88,8 @@ class Order:
     name: str = described("", "Of the endpoint; the image's name when not given", env="")
     form: str = described(
         "",
-        "Of modal: server or class; runpod: load-balancer or queue; kubernetes: scale-to-zero "
-        "or always-on; terraform: the module",
+        "Of modal: server or class; runpod: load-balancer or queue; kubernetes: scale-to-zero, "
+        "always-on, mesh or ray; terraform: the module",
         env="",
     )
     """Empty is the target's first."""

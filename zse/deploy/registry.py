@@ -59,8 +59,8 @@ TARGETS: dict[str, Target] = {
         has_secret_entries=True,
     ),
     "kubernetes": Target(
-        summary="a kustomize base with overlays, KEDA for sleep",
-        forms=("scale-to-zero", "always-on"),
+        summary="a kustomize base with overlays, KEDA for sleep; a mesh; actors of Ray",
+        forms=("scale-to-zero", "always-on", "mesh", "ray"),
         has_cpus=True,
         has_secret_entries=True,
     ),

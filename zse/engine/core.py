@@ -259,6 +259,7 @@ class EngineCore:
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
+            block_size=self.runner.block_size,
             kv_blocks_total=cache.num_blocks,
             kv_blocks_used=cache.num_blocks - cache.num_available,
             kv_blocks_cached=cache.num_cached,

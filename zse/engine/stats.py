@@ -22,6 +22,8 @@ class EngineStats:
 
     num_running: int = 0
     num_waiting: int = 0
+    block_size: int = 0
+    """Tokens in a block of the KV cache."""
     kv_blocks_total: int = 0
     kv_blocks_used: int = 0
     """Blocks that running sequences reference."""

@@ -110,3 +110,10 @@ def test_who_came_in_long_ago_is_held_against_the_keys_of_now(access, add_key, k
     for caller in callers:
         with pytest.raises(InvalidKeyError, match="lets in no longer"):
             there.check_again(caller)
+
+
+def test_how_busy_it_is_may_be_open_to_all_and_nothing_else_with_it(access, add_key):
+    add_key()
+    opened = access(shows_measures=True)
+    assert [outcome(opened, path) for path in ("/metrics", "/load")] == [200, 200]
+    assert [outcome(opened, path) for path in (CHAT, "/api/stats", "/api/keys")] == [401] * 3

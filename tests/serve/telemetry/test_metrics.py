@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from zse.engine.stats import EngineStats
 from zse.serve.ledger import Ledger
 from zse.serve.state import AppState
 from zse.serve.telemetry.families import FAMILIES, VLLM_NAMES
@@ -89,10 +90,32 @@ def test_without_being_asked_the_names_of_vllm_are_not_told(state):
 
 
 def test_every_name_of_vllm_is_one_of_ours():
-    from zse.serve.telemetry.families import COUNTERS, GAUGES
+    from zse.serve.telemetry.families import COUNTERS, GAUGES, INFOS
 
-    ours = {row.name for row in FAMILIES.values()} | set(GAUGES) | set(COUNTERS)
+    ours = {row.name for row in FAMILIES.values()} | set(GAUGES) | set(COUNTERS) | set(INFOS)
     assert {f"zse_{name}" for name in VLLM_NAMES} <= ours
+
+
+def test_an_inference_gateway_finds_what_its_endpoint_picker_reads(state, scripted):
+    """Names, types and labels of the model server protocol of Kubernetes' inference extension."""
+    model = scripted.scripted_model("m")
+    model.engine.stats = lambda: EngineStats(
+        num_running=2, num_waiting=3, block_size=32, kv_blocks_total=8, kv_blocks_used=2
+    )
+    entry = state.models.put(model, aliases=())
+    entry.adapters = {"b": model, "a": model}
+    text = Metrics(state, TelemetryOptions(metrics_names="both")).render().decode()
+    found = samples(text)
+    assert found['vllm:num_requests_waiting{model_name="m"}'] == 3
+    assert found['vllm:num_requests_running{model_name="m"}'] == 2
+    assert found['vllm:kv_cache_usage_perc{model_name="m"}'] == 0.25
+    shape = 'vllm:cache_config_info{block_size="32",model_name="m",num_gpu_blocks="8"}'
+    assert found[shape] == 1
+    most = state.options.load.lora.max_loaded
+    named = 'running_lora_adapters="a,b",waiting_lora_adapters=""'
+    assert found[f'vllm:lora_requests_info{{max_lora="{most}",{named}}}'] > 1e9
+    for name in ("num_requests_waiting", "kv_cache_usage_perc", "lora_requests_info"):
+        assert f"# TYPE vllm:{name} gauge" in text
 
 
 def test_what_vllm_has_not_is_not_renamed():

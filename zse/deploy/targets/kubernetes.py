@@ -16,8 +16,8 @@ from zse.errors import UsageError
 if TYPE_CHECKING:
     from zse.deploy.order import Order
 
-FORMS = ("scale-to-zero", "always-on")
-_SLEEPING, _AWAKE = FORMS
+FORMS = ("scale-to-zero", "always-on", "mesh", "ray")
+_SLEEPING, _AWAKE, _MESH, _RAY = FORMS
 _INTERCEPTOR = "keda-add-ons-http-interceptor-proxy.keda"
 
 
@@ -25,12 +25,14 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     """Plan a Deployment, a Service and what scales them."""
     _check(order, given)
     values = _values(order, given)
+    if order.form in (_MESH, _RAY):
+        return _over_machines(order, given, values)
     base = _base_names(given)
     files = {
         f"base/{name}": render(f"kubernetes/base/{name}", {**values, "resource_names": base})
         for name in ("kustomization.yaml", *base)
     }
-    for overlay in FORMS:
+    for overlay in (_SLEEPING, _AWAKE):
         files |= _overlay_files(overlay, values, given)
     sleeps = order.form == _SLEEPING
     scaler = "InterceptorRoute and ScaledObject (KEDA)" if sleeps else "fixed replicas"
@@ -50,10 +52,58 @@ def make_plan(order: Order, given: dict[str, Any]) -> Plan:
     )
 
 
+def _over_machines(order: Order, given: dict[str, Any], values: dict[str, Any]) -> Plan:
+    """Plan a mesh, or replicas under Ray."""
+    from zse.deploy.kubernetes_mesh import (  # noqa: PLC0415 - which most plans are without
+        how_to_begin,
+        mesh_files,
+        mesh_notes,
+        ray_files,
+        ray_notes,
+    )
+
+    is_mesh = order.form == _MESH
+    service = {"kubernetes/base/service.yaml": f"overlays/{order.form}/service.yaml"}
+    files = (mesh_files if is_mesh else ray_files)(order, given, values)
+    creates = (
+        (f'{given["mesh-nodes"]} nodes "{order.name}-nodes" and a front "{order.name}"',)
+        if is_mesh
+        else (f'RayService "{order.name}": {order.min_replicas} to {order.max_replicas} replicas',)
+    )
+    if is_mesh:
+        files |= {path: render(name, values) for name, path in service.items()}
+        files["overlays/mesh/kustomization.yaml"] = render(
+            "kubernetes/mesh/kustomization.yaml",
+            {**values, "resource_names": [*_names_in(files), "service.yaml"]},
+        )
+    return Plan(
+        order=order,
+        cost=Cost(
+            usd_per_hour=None,
+            sleeps=not is_mesh and order.min_replicas == 0,
+            source="the cluster's own prices: an idle node costs until it is removed",
+        ),
+        creates=creates,
+        access=_access(order, given),
+        files=files,
+        commands=(("kubectl", "apply", "-k", f"overlays/{order.form}"),),
+        notes=mesh_notes(order) if is_mesh else ray_notes(),
+        details={"namespace": values["namespace"]},
+        first=how_to_begin(order) if is_mesh else "",
+    )
+
+
+def _names_in(files: dict[str, str]) -> list[str]:
+    names = (path.rpartition("/")[2] for path in files)
+    return [name for name in names if name not in ("kustomization.yaml", "service.yaml")]
+
+
 def _check(order: Order, given: dict[str, Any]) -> None:
     for name in ("ingress-class", "gateway"):
         if name in given and "host" not in given:
             raise UsageError(f"{name} needs a host", hint="Give --set host=NAME.")
+    if "inference-pool" in given and "gateway" not in given:
+        raise UsageError("inference-pool needs a gateway", hint="Give --set gateway=NAME.")
     if "tls-secret" in given and "ingress-class" not in given:
         raise UsageError("tls-secret is for an Ingress", hint="Give --set ingress-class=NAME.")
     if _OUTSIDE & given.keys():
@@ -77,7 +127,8 @@ def _overlay_files(overlay: str, values: dict[str, Any], given: dict[str, Any]) 
         # An Ingress names services of its own namespace; the interceptor is in another.
         names += ["ingress.yaml", *(["interceptor.yaml"] if overlay == _SLEEPING else [])]
     if "gateway" in given and overlay == _AWAKE:
-        names.append("gatewayroute.yaml")
+        has_pool = "inference-pool" in given
+        names += ["inferencepool.yaml", "poolroute.yaml"] if has_pool else ["gatewayroute.yaml"]
     patches = ["replicas.yaml"] if overlay == _SLEEPING else []
     sleeping = {"backend": f"{values['name']}-interceptor", "backend_port": 8080}
     local = {
@@ -85,7 +136,10 @@ def _overlay_files(overlay: str, values: dict[str, Any], given: dict[str, Any]) 
         **(sleeping if overlay == _SLEEPING else {"backend": values["name"], "backend_port": 80}),
         "resource_names": ["../../base", *names],
     }
-    shared = {"ingress.yaml", "gatewayroute.yaml", "interceptor.yaml"}
+    shared = {
+        *("ingress.yaml", "gatewayroute.yaml", "interceptor.yaml"),
+        *("inferencepool.yaml", "poolroute.yaml"),
+    }
     return {
         f"overlays/{overlay}/{name}": render(
             f"kubernetes/{'outside' if name in shared else overlay}/{name}", local
@@ -117,6 +171,7 @@ def _values(order: Order, given: dict[str, Any]) -> dict[str, Any]:
         "ingress_class": given.get("ingress-class", OMIT),
         "tls": tls,
         "gateways": [{"name": gateway, **({"namespace": place} if place else {})}],
+        "endpoint_picker": given.get("inference-pool", OMIT),
         "interceptor": f"{_INTERCEPTOR}.svc.cluster.local",
         **pod_values(order, given),
     }
@@ -148,6 +203,8 @@ def _notes(order: Order, given: dict[str, Any]) -> tuple[str, ...]:
         notes.append("nodes need the labels of NVIDIA's GPU feature discovery")
     if order.reads_s3 and not service_account(order, given) and not order.secrets:
         notes.append("s3:// needs rights: --set service-account=NAME, or --secret for the keys")
+    if "inference-pool" in given:
+        notes.append("requests go where the endpoint picker of that name says, from its own chart")
     if disk_of(order, given) is None:
         notes.append("the copy of the model has no limit on the node's disk: --set disk-gib=N")
     return tuple(notes)

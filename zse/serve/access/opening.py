@@ -52,6 +52,7 @@ def open_access(settings: Settings, *, is_local: bool) -> OpenedAccess:
         keyring,
         is_local=is_local,
         is_public=options.public,
+        shows_measures=options.open_metrics,
         limits_storage=options.limits_storage,
     )
     if is_local or options.public or keyring.known:

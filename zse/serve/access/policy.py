@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from zse.errors import ZSEError
 from zse.records import record
 from zse.serve.access.caller import ANYBODY, STRANGER
-from zse.serve.access.rules import METRICS_PATH, scope_needed
+from zse.serve.access.rules import MEASURES, scope_needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,6 +58,7 @@ class Access:
         keyring: The keys that exist.
         is_local: The listener is reachable from this machine only.
         is_public: A gate in front of the listener guards it.
+        shows_measures: Everybody may see how busy the server is.
         limits_storage: Where limits are counted; empty in this process.
         now: Unix seconds.
     """
@@ -68,13 +69,14 @@ class Access:
         *,
         is_local: bool,
         is_public: bool = False,
+        shows_measures: bool = False,
         limits_storage: str = "",
         now: Callable[[], float] = time.time,
     ) -> None:
         self.keyring = keyring
         self._is_guarded = is_local or is_public
         self._nobody = ANYBODY if is_local else STRANGER
-        self._is_local = is_local
+        self._shows_measures = is_local or shows_measures
         self._now = now
         self._limits_storage = limits_storage
         self._limits: Limits | None = None
@@ -112,7 +114,7 @@ class Access:
         ``session`` is that of a browser, which shows none.
         """
         needed = scope_needed(path)
-        if needed is None or (self._is_local and path == METRICS_PATH):
+        if needed is None or (self._shows_measures and path in MEASURES):
             return Decision(caller=self._nobody)
         refusals: list[Decision] = []
         for secret in shown if self.keyring.known else ():
@@ -124,7 +126,7 @@ class Access:
             key = next((one for one in self.keyring.known if one.key_id == session.key_id), None)
             if key is not None:
                 return self._of_key(key, needed)
-        if not self.asks_for_key and (path == METRICS_PATH or self._nobody.may(needed)):
+        if not self.asks_for_key and (path in MEASURES or self._nobody.may(needed)):
             return Decision(caller=self._nobody)
         return refusals[0] if refusals else self._unknown(needed, is_shown=bool(shown))
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 """Probes: they say nothing but whether the server is up."""
 METRICS_PATH = "/metrics"
+MEASURES = frozenset({METRICS_PATH, "/load"})
+"""What says how busy the server is, and nothing of what is asked."""
 ASSETS = "/ui/assets/"
 """What pages are made of: the same for everybody, and nothing that is known here."""
 PAGES = frozenset({"/dashboard", "/chat", "/documents", "/models", "/keys", "/requests", "/docs"})

@@ -14,7 +14,7 @@ import msgspec
 from starlette._utils import get_route_path
 
 from zse.serve.access.account import Account
-from zse.serve.access.rules import ASSETS, METRICS_PATH, OPEN_PATHS
+from zse.serve.access.rules import ASSETS, MEASURES, OPEN_PATHS
 from zse.serve.audit.entry import AuditEntry, moment_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Auditing:
 
 def _is_probe(path: str, status: int) -> bool:
     """Whether a machine asked as it does every second, or a page for a part of itself."""
-    if status < _FIRST_ERROR and (path == METRICS_PATH or path.startswith(ASSETS)):
+    if status < _FIRST_ERROR and (path in MEASURES or path.startswith(ASSETS)):
         return True
     return path in OPEN_PATHS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from zse.serve.telemetry.families import COLD_START_SECONDS, COUNTERS, FAMILIES,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zse.engine.stats import EngineStats
     from zse.serve.fleet.fleet import Fleet
     from zse.serve.ledger import Phase
     from zse.serve.state import AppState
@@ -45,6 +47,34 @@ class StateCollector:
                 for model, snapshot in stats.items():
                     values.add_metric([model], attrgetter(attribute)(snapshot))
                 yield values
+        yield _caches(stats)
+        yield _adapters(state)
+
+
+def _caches(stats: dict[str, EngineStats]) -> GaugeMetricFamily:
+    """Tell the shape of each model's KV cache, by which routers count blocks of prompts."""
+    family = GaugeMetricFamily(
+        "zse_cache_config_info",
+        "Tokens in a block of the KV cache, and blocks; always 1.",
+        labels=["model", "block_size", "num_gpu_blocks"],
+    )
+    for model, each in stats.items():
+        family.add_metric([model, str(each.block_size), str(each.kv_blocks_total)], 1.0)
+    return family
+
+
+def _adapters(state: AppState) -> GaugeMetricFamily:
+    """Tell which adapters are in memory; a request for one of them waits for nothing more."""
+    family = GaugeMetricFamily(
+        "zse_lora_requests_info",
+        "Adapters in memory, and how many fit; the value is the time.",
+        labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+    )
+    loaded = sorted(name for entry in state.models for name in entry.adapters)
+    if loaded or state.options.lora_places:
+        most = str(state.options.load.lora.max_loaded)
+        family.add_metric([most, ",".join(loaded), ""], time.time())
+    return family
 
 
 class TallyCollector:

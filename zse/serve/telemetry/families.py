@@ -157,7 +157,11 @@ COUNTERS = {
 }
 """Likewise, of what only grows."""
 
+INFOS = ("zse_cache_config_info", "zse_lora_requests_info")
+"""Whose labels are what they say."""
 VLLM_NAMES = (
+    "cache_config_info",
+    "lora_requests_info",
     "num_requests_running",
     "num_requests_waiting",
     "kv_cache_usage_perc",
@@ -180,4 +184,4 @@ VLLM_NAMES = (
     "request_prompt_tokens",
     "request_generation_tokens",
 )
-"""Without a prefix: what means the same there. Kubernetes' inference gateway reads three."""
+"""Without a prefix: what means the same there. Inference gateways read the first five."""
