@@ -27,6 +27,8 @@ void zse_multiply_part(const struct zse_product *product, int64_t first, int64_t
                        struct zse_worker *worker) {
     if (takes_tiles(product))
         zse_multiply_tiles(product, first, count, worker);
+    else if (product->group && product->num_rows == 1)
+        zse_multiply_one(product, first, count, worker);
     else if (product->group)
         zse_multiply_codes(product, first, count, worker);
     else

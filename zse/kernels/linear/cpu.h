@@ -42,6 +42,8 @@ void zse_multiply_part(const struct zse_product *, int64_t first, int64_t count,
 /* What it chooses from. */
 void zse_multiply_codes(const struct zse_product *, int64_t first, int64_t count,
                         struct zse_worker *);
+void zse_multiply_one(const struct zse_product *, int64_t first, int64_t count,
+                      struct zse_worker *);
 void zse_multiply_tiles(const struct zse_product *, int64_t first, int64_t count,
                         struct zse_worker *);
 void zse_multiply_floats(const struct zse_product *, int64_t first, int64_t count,
@@ -201,6 +203,18 @@ SIMD_INLINE simd_floats zse_load_some(const float *numbers, int64_t count) {
         return simd_load(numbers);
     memcpy(padded, numbers, (size_t)count * sizeof *numbers);
     return simd_load(padded);
+}
+
+/* Add a group's product to the totals of eight columns; that of NL4_PAIRS is scaled already. `scale`
+ * and `sum` are those of the group's activations. */
+SIMD_INLINE void zse_add_group(simd_floats *total, simd_floats sums,
+                               const struct zse_factors *factors, float scale, float sum,
+                               int scheme) {
+    int is_scaled = scheme == ZSE_INT8 || scheme == ZSE_NL4_PAIRS;
+    simd_floats factor = is_scaled ? simd_all(scale) : factors->scales * simd_all(scale);
+    *total = simd_fused(sums, factor, *total);
+    if (scheme == ZSE_INT4)
+        *total = simd_fused(factors->zeros, simd_all(sum), *total);
 }
 
 /* What totals of eight columns are multiplied by in the end. */

@@ -5,6 +5,7 @@
  * computed beside it: a product has the same bits in any batch.
  */
 #include "cpu.h"
+#include "scales.h"
 
 /* Rows of activations that share one pass over the weights. */
 #define PASS_ROWS 8
@@ -38,17 +39,13 @@ SIMD_INLINE simd_lanes dot_group(struct simd_codes codes, const int8_t *activati
     return simd_dot_signed(codes, activations, group);
 }
 
-/* Add a group's product to the totals of eight columns; that of NL4_PAIRS is scaled already. */
+/* Add a group's product to the totals of a row of activations. */
 SIMD_INLINE void add_group(const struct block *block, int64_t index, int64_t input,
                            simd_floats sums, const struct zse_factors *factors, int scheme,
                            simd_floats *total) {
     const struct zse_quantized *quantized = block->input;
     int64_t place = (block->first_input + input) * (quantized->stride / 32) + index;
-    simd_floats scale = simd_all(quantized->scales[place]);
-    int is_scaled = scheme == ZSE_INT8 || scheme == ZSE_NL4_PAIRS;
-    *total = simd_fused(sums, is_scaled ? scale : factors->scales * scale, *total);
-    if (scheme == ZSE_INT4)
-        *total = simd_fused(factors->zeros, simd_all(quantized->sums[place]), *total);
+    zse_add_group(total, sums, factors, quantized->scales[place], quantized->sums[place], scheme);
 }
 
 /* Add the block's groups to totals [num_inputs]. All but the block is constant where inlined. */
@@ -144,8 +141,60 @@ SIMD_INLINE void add_pairs(const struct block *block, int64_t num_inputs, int is
 }
 #endif
 
+#ifdef SIMD_SPAN
+/* The same for a span of columns at a time, of which groups are a whole or a half; a last half
+ * alone. */
+SIMD_INLINE void add_spans(const struct block *whole, int scheme, int group, int64_t num_inputs,
+                           int is_single, simd_floats *all) {
+    struct block block = *whole; /* stores of totals change nothing of it */
+    const int64_t bytes = zse_count_bytes(scheme, SIMD_SPAN), size = zse_scale_bytes(scheme);
+    const int8_t *inputs = block.input->codes + block.first_input * block.input->stride;
+    const int64_t stride = block.input->stride;
+    simd_floats totals[PASS_ROWS];
+    memcpy(totals, all, (size_t)num_inputs * sizeof *totals);
+    for (; block.num_groups >= SIMD_SPAN / group; block.num_groups -= SIMD_SPAN / group) {
+        struct simd_span_columns columns[PASS_ROWS];
+        simd_span_lanes lanes[PASS_ROWS][SIMD_ROWS];
+        for (int64_t input = 0; input < num_inputs; input++)
+            columns[input] = simd_span_columns(inputs + input * stride + block.first_group * group,
+                                               scheme != ZSE_INT4, group);
+        for (int row = 0; row < SIMD_ROWS; row++) {
+            zse_prefetch(block.next, bytes);
+            block.next += bytes;
+            struct simd_span codes =
+                simd_load_span(block.rows[row], scheme == ZSE_INT8,
+                               scheme == ZSE_NF4 ? zse_nf4_codes : NULL);
+            block.rows[row] += bytes;
+            for (int64_t input = 0; input < num_inputs; input++)
+                lanes[input][row] = simd_span_dot(codes, &columns[input]);
+        }
+        struct zse_factors factors[2];
+        for (int half = 0; half < SIMD_SPAN / group; half++)
+            factors[half] = zse_load_factors(
+                block.scales + (block.first_group + half) * size * SIMD_ROWS, scheme);
+        for (int64_t input = 0; input < num_inputs; input++) {
+            simd_floats sums[2];
+            simd_span_sums(lanes[input], group, sums);
+            for (int half = 0; half < SIMD_SPAN / group; half++)
+                add_group(&block, block.first_group + half, input, sums[half], &factors[half],
+                          scheme, &totals[input]);
+        }
+        block.first_group += SIMD_SPAN / group;
+    }
+    memcpy(all, totals, (size_t)num_inputs * sizeof *totals);
+    if (block.num_groups)
+        add_groups(&block, scheme, group, num_inputs, is_single, all);
+}
+#endif
+
 SIMD_INLINE void add_all(const struct block *block, int scheme, int group, int64_t num_inputs,
                          int is_single, simd_floats *totals) {
+#ifdef SIMD_SPAN
+    if (group == SIMD_SPAN || (group == SIMD_SPAN / 2 && scheme != ZSE_INT8)) {
+        add_spans(block, scheme, group, num_inputs, is_single, totals);
+        return;
+    }
+#endif
     if (scheme == ZSE_NL4_PAIRS) {
         add_halves(block, num_inputs, is_single, totals);
         return;
@@ -164,6 +213,10 @@ SIMD_INLINE void add_groups_of(const struct block *block, int scheme, int group,
                                simd_floats *totals) {
     if (block->num_inputs == 1)
         add_all(block, scheme, group, 1, 1, totals);
+#ifdef SIMD_SPAN
+    else if (block->num_inputs == 2)
+        add_all(block, scheme, group, 2, 0, totals);
+#endif
     else if (block->num_inputs == 4)
         add_all(block, scheme, group, 4, 0, totals);
     else if (block->num_inputs == PASS_ROWS)
@@ -197,24 +250,6 @@ static void add_block(const struct block *block, int scheme, int group, simd_flo
         add_scheme(block, ZSE_INT8, group, totals);
 }
 
-/* Put the scales of eight rows side by side, group by group: `size` bytes each. */
-SIMD_INLINE void gather_scales(const struct zse_matrix *matrix, int64_t first, int64_t size,
-                               char *scales) {
-    int64_t num_groups = matrix->columns / matrix->group, index = 0;
-    const uint8_t *rows[SIMD_ROWS];
-    for (int64_t row = 0; row < SIMD_ROWS; row++)
-        rows[row] = (const uint8_t *)matrix->scales +
-                    zse_block_row(matrix, first, row) * num_groups * size;
-#ifdef SIMD_TURNS_ROWS
-    for (; size == 4 && index + 4 <= num_groups; index += 4)
-        simd_turn_rows(rows, index * size, (void *)(scales + index * SIMD_ROWS * size));
-#endif
-    for (; index < num_groups; index++)
-        for (int64_t row = 0; row < SIMD_ROWS; row++)
-            memcpy(scales + (index * SIMD_ROWS + row) * size, rows[row] + index * size,
-                   (size_t)size);
-}
-
 /* Add the columns of int8 rows that fill no group: from a copy, as nothing lies behind a row. */
 static void add_tail(const struct zse_matrix *matrix, struct block block, int64_t first, int group,
                      simd_floats *totals) {
@@ -241,6 +276,16 @@ static void prefetch_ends(const struct zse_product *product, int64_t first) {
                  scale_bytes);
 }
 
+/* Rows of activations of the next pass. Loops over other numbers than these would keep sums in
+ * memory; so some rows take two or three passes over weights that lie in caches. */
+static int64_t pass_rows(int64_t left) {
+#ifdef SIMD_SPAN
+    if (left < PASS_ROWS)
+        return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+#endif
+    return zse_smaller(PASS_ROWS, left);
+}
+
 static void multiply_block(const struct zse_product *product, int64_t first, char *scales) {
     const struct zse_matrix *matrix = product->matrix;
     int64_t num_rows = product->num_rows;
@@ -253,19 +298,13 @@ static void multiply_block(const struct zse_product *product, int64_t first, cha
         block.rows[row] =
             (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
     block.next = block.rows[0] + SIMD_ROWS * bytes;
-    if (product->num_rows > 1)
-        prefetch_ends(product, first);
-    if (matrix->scheme == ZSE_INT4)
-        gather_scales(matrix, first, zse_scale_bytes(ZSE_INT4), scales);
-    else if (zse_scale_bytes(matrix->scheme) == 2)
-        gather_scales(matrix, first, 2, scales);
-    else if (zse_scale_bytes(matrix->scheme) == 1)
-        gather_scales(matrix, first, 1, scales);
+    prefetch_ends(product, first);
+    zse_gather_scales(matrix, first, scales);
     simd_floats factors = zse_column_factors(matrix, first);
-    for (int64_t begin = 0; begin < num_rows; begin += PASS_ROWS) {
+    for (int64_t begin = 0; begin < num_rows; begin += block.num_inputs) {
         simd_floats totals[PASS_ROWS] = {0};
         block.first_input = begin;
-        block.num_inputs = zse_smaller(PASS_ROWS, num_rows - begin);
+        block.num_inputs = pass_rows(num_rows - begin);
         add_block(&block, matrix->scheme, group, totals);
         if (matrix->columns % group)
             add_tail(matrix, block, first, group, totals);

@@ -60,6 +60,106 @@ SIMD_INLINE simd_floats simd_sum_small_rows(const simd_lanes *rows) {
     return simd_sum_rows(rows);
 }
 
+/* 128 columns at once, where they are one group or two. Codes are multiplied as unsigned bytes: what
+ * 128 more in each signed one makes too much is the same for all rows, and sums begin without it. */
+#define SIMD_SPAN 128
+typedef __m512i simd_span_lanes;
+
+struct simd_span {
+    __m512i part[2];
+};
+
+/* The columns of a span, in the order of its codes, and what sums begin with. */
+struct simd_span_columns {
+    __m512i part[2];
+    __m512i start;
+};
+
+/* Of int8 codes, or of nibbles: codes 0 to 15, or those that a table has for them. Of two groups of 64
+ * nibbles, the first part has the first half of both. */
+SIMD_INLINE struct simd_span simd_load_span(const uint8_t *bytes, int is_int8,
+                                            const int8_t *table) {
+    const __m512i offset = _mm512_set1_epi8(-128), nibble = _mm512_set1_epi8(15);
+    __m512i first = _mm512_loadu_si512(bytes);
+    if (is_int8)
+        return (struct simd_span){{_mm512_xor_si512(first, offset),
+                                   _mm512_xor_si512(_mm512_loadu_si512(bytes + 64), offset)}};
+    struct simd_span codes = {{_mm512_and_si512(first, nibble),
+                               _mm512_and_si512(_mm512_srli_epi16(first, 4), nibble)}};
+    if (!table)
+        return codes;
+    __m128i small = _mm_loadu_si128((const __m128i *)table);
+    __m512i values = _mm512_xor_si512(_mm512_broadcast_i32x4(small), offset);
+    for (int i = 0; i < 2; i++)
+        codes.part[i] = _mm512_shuffle_epi8(values, codes.part[i]);
+    return codes;
+}
+
+SIMD_INLINE struct simd_span_columns simd_span_columns(const int8_t *activations, int is_signed,
+                                                       int group) {
+    __m512i first = _mm512_loadu_si512(activations), last = _mm512_loadu_si512(activations + 64);
+    struct simd_span_columns columns = {{first, last}, _mm512_setzero_si512()};
+    if (group == 64) {
+        columns.part[0] = _mm512_shuffle_i64x2(first, last, _MM_SHUFFLE(1, 0, 1, 0));
+        columns.part[1] = _mm512_shuffle_i64x2(first, last, _MM_SHUFFLE(3, 2, 3, 2));
+    }
+    if (is_signed) {
+        __m512i excess = columns.start;
+        for (int i = 0; i < 2; i++)
+            excess = _mm512_dpbusd_epi32(excess, _mm512_set1_epi8(-128), columns.part[i]);
+        columns.start = _mm512_sub_epi32(columns.start, excess);
+    }
+    return columns;
+}
+
+SIMD_INLINE simd_span_lanes simd_span_dot(struct simd_span codes,
+                                          const struct simd_span_columns *columns) {
+    __m512i sums = _mm512_dpbusd_epi32(columns->start, codes.part[0], columns->part[0]);
+    return _mm512_dpbusd_epi32(sums, codes.part[1], columns->part[1]);
+}
+
+SIMD_INLINE __m512i simd_join_wide_pairs(__m512i first, __m512i second) {
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(first, second),
+                            _mm512_unpackhi_epi64(first, second));
+}
+
+/* The sums of halves of eight rows: of four rows' first halves, and so on. */
+SIMD_INLINE __m512i simd_span_halves(const simd_span_lanes *rows) {
+    __m512i pairs[4];
+    for (int i = 0; i < 4; i++)
+        pairs[i] = _mm512_add_epi32(_mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
+                                    _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
+    __m512i first = simd_join_wide_pairs(pairs[0], pairs[1]);
+    __m512i last = simd_join_wide_pairs(pairs[2], pairs[3]);
+    __m512i both = _mm512_add_epi32(_mm512_shuffle_i32x4(first, last, _MM_SHUFFLE(2, 0, 2, 0)),
+                                    _mm512_shuffle_i32x4(first, last, _MM_SHUFFLE(3, 1, 3, 1)));
+    return _mm512_shuffle_i32x4(both, both, _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+/* Eight rows' sums of a group, or of each of two, whose products lie in a half. */
+SIMD_INLINE void simd_span_sums(const simd_span_lanes *rows, int group, simd_floats *sums) {
+    __m512i both = simd_span_halves(rows);
+    __m256i low = _mm512_castsi512_si256(both), high = _mm512_extracti64x4_epi64(both, 1);
+    if (group == SIMD_SPAN)
+        low = _mm256_add_epi32(low, high);
+    sums[0] = (simd_floats)_mm256_cvtepi32_ps(low);
+    sums[1] = (simd_floats)_mm256_cvtepi32_ps(high);
+}
+
+/* The same written one behind the other, a row's two groups side by side. */
+SIMD_INLINE void simd_store_span_sums(const simd_span_lanes *rows, int group, float *sums) {
+    const __m512i order =
+        _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    if (group == SIMD_SPAN) {
+        simd_floats both[2];
+        simd_span_sums(rows, group, both);
+        simd_store(sums, both[0]);
+        return;
+    }
+    __m512i halves = _mm512_permutexvar_epi32(order, simd_span_halves(rows));
+    _mm512_storeu_ps(sums, _mm512_cvtepi32_ps(halves));
+}
+
 /* Tiles: weights of 32 rows turned so that a vector has four columns of sixteen rows, which are
  * multiplied with the columns of eight rows of activations at a time. */
 #define SIMD_TILE_INPUTS 8
