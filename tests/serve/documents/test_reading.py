@@ -198,3 +198,31 @@ def test_a_child_that_takes_too_long_is_ended(monkeypatch):
     monkeypatch.setattr(reading, "_CODE", "import time; time.sleep(60)")
     with pytest.raises(RefusedError, match="within"):
         read_document("html", b"", timeout_seconds=0.2)
+
+
+@pytest.mark.parametrize("marks", ["#", "# ", "# #", "#\t"])
+def test_a_line_of_marks_and_spaces_is_read_in_one_pass(marks):
+    """One that a pattern divides in all ways would keep the process from anything else for days."""
+    text = "# Install\n" + marks + " " * 50_000 + "x" * 401 + " #" * 50_000 + "!\n\nfirst"
+    (line, first) = parse("markdown", text.encode())
+    assert (line.heading, first.text, first.heading) == ("Install", "first", "Install")
+
+
+@pytest.mark.parametrize(
+    ("line", "heading"),
+    [
+        ("# Install ##", "Install"),
+        ("###\tLinux  #\t", "Linux"),
+        ("# C# and F#", "C# and F"),
+        ("#no", None),
+        ("####### seven", None),
+        ("# #", None),
+        ("#   ", None),
+        ("# " + "x" * 400, "x" * 300),
+        ("# " + "x" * 401, None),
+    ],
+)
+def test_what_is_a_heading_and_what_is_not(line, heading):
+    blocks = parse("markdown", f"{line}\n\ntext".encode())
+    assert blocks[-1].heading == (heading or "")
+    assert len(blocks) == (1 if heading else 2)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 MAX_TEXT_CHARACTERS = 8 << 20
 """Of a document: what is behind is refused, not cut in silence."""
 MAX_HEADING_CHARACTERS = 300
-_HEADING = re.compile(r"(#{1,6})[ \t]+(.{1,400}?)[ \t#]*$")
+_HEADING_MARK = re.compile(r"#{1,6}(?=[ \t])")
+_MAX_HEADING_LINE = 400
 _FENCE = re.compile(r"[ ]{0,3}(```+|~~~+)")
 
 
@@ -77,13 +78,26 @@ def markdown_blocks(text: str) -> list[Block]:
             end()
             fence = opened[1]
             lines.append(line)
-        elif heading := _HEADING.match(line):
+        elif heading := _heading_of(line):
             end()
-            headings.enter(len(heading[1]), heading[2])
+            headings.enter(*heading)
         else:
             lines.append(line)
     end()
     return blocks
+
+
+def _heading_of(line: str) -> tuple[int, str] | None:
+    """Return the level and the words of a line that is a heading.
+
+    By hand: spaces and marks that a pattern may divide in several ways take it the cube of their
+    number, and nothing else in this process would run meanwhile.
+    """
+    mark = _HEADING_MARK.match(line)
+    title = line[mark.end() :].strip(" \t").rstrip(" \t#") if mark else ""
+    if mark is None or not 0 < len(title) <= _MAX_HEADING_LINE:
+        return None
+    return mark.end(), title
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:

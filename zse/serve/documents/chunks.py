@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CHUNK_CHARACTERS = 1000
 """About 250 tokens of English: what small embedders read at once."""
 OVERLAP_CHARACTERS = 150
+_NO_SPACE = re.compile(r"\S")
 _SENTENCE_END = re.compile(r"[.!?…][\"')\]]*\s|[。！？]|\n")
 
 
@@ -66,21 +67,23 @@ def chunks_of(
 def _pieces(text: str, most: int) -> Iterator[str]:
     """Yield a block in pieces of at most so many characters, each as long as may be."""
     text = text.strip()
-    while len(text) > most:
-        at = _cut(text, most)
-        yield text[:at].rstrip()
-        text = text[at:].lstrip()
-    if text:
-        yield text
+    start = 0
+    while len(text) - start > most:  # what is left is not copied for each piece of it
+        end = _cut(text, start, most)
+        yield text[start:end].rstrip()
+        start = _NO_SPACE.search(text, end).start()  # type: ignore[union-attr]  # it ends in a word
+    if start < len(text):
+        yield text[start:]
 
 
-def _cut(text: str, most: int) -> int:
+def _cut(text: str, start: int, most: int) -> int:
     """Return where to cut: behind a sentence of the second half, else at a space, else anywhere."""
-    ends = [found.end() for found in _SENTENCE_END.finditer(text, most // 2, most)]
+    middle, end = start + most // 2, start + most
+    ends = [found.end() for found in _SENTENCE_END.finditer(text, middle, end)]
     if ends:
         return ends[-1]
-    space = text.rfind(" ", most // 2, most)
-    return space if space > 0 else most
+    space = text.rfind(" ", middle, end)
+    return space if space > 0 else end
 
 
 def _tail(text: str, most: int) -> str:
