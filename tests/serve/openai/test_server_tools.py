@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from zse.option import with_values
+from zse.serve.openai import tool_turns
 from zse.server_options import ServeOptions
 
 
@@ -70,6 +71,30 @@ def test_a_model_that_calls_without_end_is_made_to_answer(ask):
     message = message_of(ask(AGAIN))
     assert [one["output"] for one in message["server_tools"]] == ["42"] * 3
     assert "tool_call" in message["content"]  # it is text where nothing is offered
+
+
+NAMED = {"type": "function", "function": {"name": "string_ops"}}
+ALLOWED = {"mode": "required", "tools": [NAMED]}
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", NAMED, {"type": "allowed_tools", "allowed_tools": ALLOWED}]
+)
+def test_a_call_that_is_forced_is_forced_once(ask, choice, monkeypatch):
+    asked, open_turn = [], tool_turns.open_turn
+
+    def noted(request, mapping, body):
+        asked.append(str(body.tool_choice))
+        return open_turn(request, mapping, body)
+
+    monkeypatch.setattr(tool_turns, "open_turn", noted)
+    message = message_of(ask(FINISH, tool_choice=choice))
+    assert [one["name"] for one in message["server_tools"]] == ["string_ops"]
+    assert message["content"] == "The end"
+    first, second = asked
+    assert first == str(choice)
+    assert "auto" in second
+    assert "required" not in second
 
 
 def test_a_tool_that_fails_is_told_to_the_model(ask):

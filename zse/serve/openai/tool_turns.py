@@ -190,11 +190,25 @@ class ToolTurns:
         self._body = msgspec.structs.replace(
             self._body,
             messages=[*self._body.messages, *added],
-            tool_choice="none" if is_last else self._body.tool_choice,
+            tool_choice="none" if is_last else _once_forced(self._body.tool_choice),
         )
         mapping = msgspec.to_builtins(self._body.messages)
         _, turn = await open_turn(self._request, {"messages": mapping}, self._body)
         self._turns.append(turn)
+
+
+def _once_forced(asked: Any) -> Any:
+    """Return how tools are chosen behind a round: who forces a call has got it, and wants an answer.
+
+    Forced in every round, no model could answer before the last one.
+    """
+    if asked == "required":
+        return "auto"
+    if not isinstance(asked, dict):
+        return asked
+    if asked.get("type") != "allowed_tools":
+        return "auto"
+    return {**asked, "allowed_tools": {**asked["allowed_tools"], "mode": "auto"}}
 
 
 def _add(total: dict[str, Any], more: dict[str, Any]) -> None:
