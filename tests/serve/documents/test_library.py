@@ -136,3 +136,17 @@ def test_excerpts_keep_to_their_room(library):
     keep(library, "a", "x" * 50, "x " * 20, "x")
     hits = best_of(library, library.find("x"), most=9)
     assert sum(len(hit.text) for hit in within(hits, 45)) <= 45
+
+
+def test_what_another_process_keeps_is_found_by_its_vector(tmp_path):
+    """One that relieves this one, or a library that was let go and opened again."""
+    ours, others = (
+        Library(sqlite3.connect(tmp_path / "key.sqlite3", check_same_thread=False))
+        for _ in range(2)
+    )
+    keep(ours, "a", "one", vectors=[unit([1, 0])])
+    assert texts_of(ours, "zzz", unit([0, 1])) == ["one"]
+    keep(others, "b", "two", vectors=[unit([0, 1])])
+    assert texts_of(ours, "zzz", unit([0, 1])) == ["two", "one"]
+    ours.close()
+    others.close()

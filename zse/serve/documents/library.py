@@ -74,7 +74,7 @@ class Library:
         self._lock = threading.Lock()
         self._database = database
         self._database.row_factory = sqlite3.Row
-        self._tables: dict[tuple[str, int, int], VectorTable] = {}
+        self._tables: dict[tuple[str, int, int, int], VectorTable] = {}
         self._version = 0
         database.executescript(_SCHEMA)
         database.execute("PRAGMA foreign_keys = ON")
@@ -264,7 +264,9 @@ class Library:
 
     def _table(self, embedder: str, size: int) -> VectorTable:
         """Return the vectors of a model, read once and kept until a document comes or goes."""
-        key = (embedder, size, self._version)
+        # Another process, or another opening of the same file, may have changed it.
+        (seen,) = self._rows("PRAGMA data_version")
+        key = (embedder, size, self._version, seen["data_version"])
         table = self._tables.get(key)
         if table is None:
             rows = self._rows(

@@ -198,7 +198,7 @@ class ToolTurns:
 
 
 def _once_forced(asked: Any) -> Any:
-    """Return how tools are chosen behind a round: who forces a call has got it, and wants an answer.
+    """Return how tools are chosen behind a round: who forces a call has got it by then.
 
     Forced in every round, no model could answer before the last one.
     """
