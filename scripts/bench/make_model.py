@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from zse.format.spec import Group, TensorEntry, TensorPart, ZSEHeader
 
-QUANTS = ("int4", "nf4", "nl4", "mxfp4", "int8", "bf16")
+QUANTS = ("int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "bf16")
 PIECE_BYTES = 8 << 20
 
 

@@ -62,13 +62,20 @@ def _make(kind: str, source: random.Random) -> tuple[bytes, int]:
             return _gaussian_bf16(source), 2
         case ["qweight", "int4"]:
             return _gaussian_nibbles(source), 1
-        case ["qweight", "nf4" | "nl4" | "mxfp4"]:
+        case ["qweight", "nf4" | "nl4" | "mxfp4" | "int3" | "int2"]:
             return source.randbytes(ELEMENTS), 1
         case ["qweight", "int8"]:
             table = bytes(round(127 * _clipped(INT8_STEP * z / 127)) & 255 for z in _quantiles())
             return source.randbytes(ELEMENTS).translate(table), 1
         case ["scale_zero", "int4"]:
             return b"".join(_scale_zero(value) for value in _scales(source, INT4_STEP)), 4
+        case ["scale_zero", "int3" | "int2" as scheme]:
+            bits = int(scheme[3:])
+            pairs = (
+                struct.pack("<2e", value, -value * ((1 << bits) - 1) / 2)
+                for value in _scales(source, INT4_STEP * 2.0 ** (4 - bits))
+            )
+            return b"".join(pairs), 4
         case ["absmax", "nf4"]:
             scales = list(_scales(source, NF4_DEVIATION))
             return struct.pack(f"<{len(scales)}e", *scales), 2

@@ -146,6 +146,10 @@ def test_state_dict_holds_parts_of_quantized_tensors_by_role(small_path: Path) -
             "layers.0.up.weight.exponent",
             "layers.0.gate.weight.qweight",
             "layers.0.gate.weight.signed_scale",
+            "layers.0.k.weight.qweight",
+            "layers.0.k.weight.scale_zero",
+            "layers.0.v.weight.qweight",
+            "layers.0.v.weight.scale_zero",
             "final_norm.weight",
             "lm_head.weight.qweight",
             "lm_head.weight.scale",
@@ -156,7 +160,7 @@ def test_layers_come_in_order_with_their_tensors(small_path: Path) -> None:
     with ZSEReader(small_path) as reader:
         layers = list(reader.iter_layers())
     assert [index for index, _ in layers] == [0]
-    assert len(layers[0][1]) == 9
+    assert len(layers[0][1]) == 13
 
 
 def test_reading_without_tensors_imports_no_torch_and_no_numpy(small_path: Path) -> None:

@@ -38,6 +38,12 @@ GROUPS: list[tuple[str, list[PlannedTensor]]] = [
             PlannedTensor(
                 name="layers.0.gate.weight", scheme=Scheme.NL4, shape=(3, 64), group_size=16
             ),
+            PlannedTensor(
+                name="layers.0.k.weight", scheme=Scheme.INT3, shape=(3, 128), group_size=64
+            ),
+            PlannedTensor(
+                name="layers.0.v.weight", scheme=Scheme.INT2, shape=(3, 64), group_size=32
+            ),
         ],
     ),
     (

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-4
 FAMILIES = sorted(set(all_families()) - ENCODERS)
-SCHEMES = ("fp32", "fp16", "bf16", "int8", "int4", "nf4", "nl4", "mxfp4")
+SCHEMES = ("fp32", "fp16", "bf16", "int8", "int4", "int3", "int2", "nf4", "nl4", "mxfp4")
 OF_EVERY_SCHEME = frozenset({"llama", "mixtral", "qwen3_5_moe"})
 """A dense model, a mixture and a hybrid: the others differ from them in what no scheme touches."""
 FEW_SCHEMES = {"gpt_oss": ("fp32", "int4", "mxfp4")}

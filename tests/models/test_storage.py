@@ -23,6 +23,10 @@ def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
         ("int4", 192, (Scheme.INT4, 64)),
         ("int4", 96, (Scheme.INT4, 32)),
         ("int4", 80, (Scheme.INT8, 0)),
+        ("int3", 256, (Scheme.INT3, 64)),
+        ("int3", 96, (Scheme.INT3, 32)),
+        ("int2", 256, (Scheme.INT2, 32)),
+        ("int2", 80, (Scheme.INT8, 0)),
         ("nf4", 256, (Scheme.NF4, 64)),
         ("nf4", 96, (Scheme.NF4, 32)),
         ("nl4", 96, (Scheme.NL4, 16)),
@@ -92,7 +96,7 @@ def test_norms_and_biases_are_float32(kind: WeightKind, quantization: str) -> No
 @pytest.mark.parametrize(
     "bad",
     [
-        {"quantization": "int3"},
+        {"quantization": "int5"},
         {"quantization": "int4", "group_size": 48},
         {"quantization": "int8", "group_size": 64},
         {"quantization": "mxfp4", "group_size": 64},

@@ -23,10 +23,12 @@ from zse.settings import subprocess_environment
 from zse.store import Transfer
 from zse.store.overwrite import WouldReplaceError
 
-QUANTIZATIONS = ["int4", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"]
+QUANTIZATIONS = ["int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"]
 # Relative error of a Gaussian weight, generously above what each scheme does.
 TOLERANCE = {
     "int4": 0.12,
+    "int3": 0.22,
+    "int2": 0.38,
     "nf4": 0.12,
     "nl4": 0.08,
     "mxfp4": 0.15,

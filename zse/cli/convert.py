@@ -26,12 +26,15 @@ Out = Annotated[
     str, Option("-o", "--out", metavar="OUT", help="The file: a path or s3://bucket/key.")
 ]
 LinearScheme = Annotated[
-    Literal["int4", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"] | None,
+    Literal["int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"] | None,
     Option(help="How linear layers are stored.  [int4, or what a quantized checkpoint has]"),
 ]
 GroupSize = Annotated[
     Literal["16", "32", "64", "128"] | None,
-    Option(help="Weights that share a scale (int4: 128 by default, nf4: 64, nl4: 16, mxfp4: 32)."),
+    Option(
+        help="Weights that share a scale (int4: 128 by default, int3 and nf4: 64, int2 and mxfp4: "
+        "32, nl4: 16)."
+    ),
 ]
 HeadScheme = Annotated[
     Literal["auto", "int8", "fp16", "bf16"],

@@ -27,7 +27,7 @@ Place = Annotated[
     str, Argument(metavar="PLACE", help="An artifact: oci:DIR or REGISTRY/REPOSITORY.")
 ]
 
-Scheme = StrEnum("Scheme", ["int4", "nf4", "nl4", "mxfp4", "int8", "bf16", "fp16"])
+Scheme = StrEnum("Scheme", ["int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "bf16", "fp16"])
 Schemes = Annotated[
     list[Scheme] | None, Option("--scheme", help="Of the matrices, again and again.  [int4, int8]")
 ]

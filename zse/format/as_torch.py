@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.format.few_bits import LOW_BITS, PIECE_WORDS, THIRD_BITS
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
 from zse.format.nl4 import NL4_CODES, SCALE_BIAS
-from zse.format.schemes import PACKED_COLUMNS, PLAIN, DType, Scheme
+from zse.format.schemes import PACKED_COLUMNS, PLAIN, DType, Scheme, code_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -92,8 +93,9 @@ def dequantize(entry: TensorEntry, parts: Mapping[str, torch.Tensor]) -> torch.T
     if entry.scheme is Scheme.INT8:
         return parts["qweight"].float() * parts["scale"].unsqueeze(1)
     rows, columns = entry.shape
-    codes = unpack_nibbles(parts["qweight"], max(entry.group_size, PACKED_COLUMNS))
-    if entry.scheme is Scheme.INT4:
+    packed = widen_codes(parts["qweight"], code_bits(entry.scheme))
+    codes = unpack_nibbles(packed, max(entry.group_size, PACKED_COLUMNS))
+    if entry.scheme in (Scheme.INT4, Scheme.INT3, Scheme.INT2):
         scale, minus_zero_scale = split_scale_zero(parts["scale_zero"])
         values = codes.float() * scale.unsqueeze(2) + minus_zero_scale.unsqueeze(2)
     elif entry.scheme is Scheme.NF4:
@@ -120,6 +122,30 @@ def unpack_nibbles(packed: torch.Tensor, group_size: int) -> torch.Tensor:
     """
     groups = packed.reshape(packed.shape[0], -1, group_size // 2)
     return torch.cat((groups & 0x0F, groups >> 4), dim=2)
+
+
+def widen_codes(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return codes of a few bits as four-bit codes are packed.
+
+    The inverse is ``packing.narrow_codes``.
+
+    Args:
+        packed: uint8 [N, K * bits / 8].
+        bits: Of a code: 2, 3 or 4.
+
+    Returns:
+        uint8 [N, K / 2]; ``packed`` itself where it has four bits.
+    """
+    if bits == PIECE_WORDS:
+        return packed
+    rows = packed.shape[0]
+    words = packed.contiguous().view(torch.int32).view(rows, -1, bits)
+    found = torch.empty(*words.shape[:2], PIECE_WORDS, dtype=torch.int32, device=packed.device)
+    for index in range(PIECE_WORDS):
+        found[:, :, index] = (words[:, :, index // 2] >> (index % 2 * 2)) & LOW_BITS
+        if bits > 2:
+            found[:, :, index] |= ((words[:, :, 2] >> index) & THIRD_BITS) << 2
+    return found.view(rows, -1).view(torch.uint8)
 
 
 def _looked_up(codes: torch.Tensor, table: Sequence[float]) -> torch.Tensor:

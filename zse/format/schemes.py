@@ -6,6 +6,7 @@ import math
 from enum import StrEnum
 
 from zse.format.errors import Rule
+from zse.format.few_bits import BITS, FEW_BITS_GROUP_SIZES
 from zse.format.mxfp4 import MXFP4_GROUP
 from zse.format.nl4 import NL4_GROUP_SIZES
 
@@ -13,7 +14,7 @@ MAX_RANK = 8
 MAX_ELEMENTS = 2**60
 GROUP_SIZES = (128, 64, 32)
 PACKED_COLUMNS = 32
-"""Fewest columns that four-bit schemes pack together; rows are multiples of it."""
+"""Fewest columns that schemes of four bits and fewer pack together; rows are multiples of it."""
 
 
 class Scheme(StrEnum):
@@ -24,6 +25,8 @@ class Scheme(StrEnum):
     BF16 = "bf16"
     INT8 = "int8"
     INT4 = "int4"
+    INT3 = "int3"
+    INT2 = "int2"
     NF4 = "nf4"
     NL4 = "nl4"
     MXFP4 = "mxfp4"
@@ -53,12 +56,19 @@ _DTYPE_BYTES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.U8: 1, DType.I8
 PLAIN = {Scheme.FP32: DType.F32, Scheme.FP16: DType.F16, Scheme.BF16: DType.BF16}
 _GROUPED = {
     Scheme.INT4: ("scale_zero", DType.I32),
+    Scheme.INT3: ("scale_zero", DType.I32),
+    Scheme.INT2: ("scale_zero", DType.I32),
     Scheme.NF4: ("absmax", DType.F16),
     Scheme.NL4: ("signed_scale", DType.U8),
     Scheme.MXFP4: ("exponent", DType.U8),
 }
-"""Four-bit schemes, and what each group of a row has: role and dtype of the second part."""
-_OTHER_GROUP_SIZES = {Scheme.NL4: NL4_GROUP_SIZES, Scheme.MXFP4: (MXFP4_GROUP,)}
+"""Schemes of four bits and fewer, and what a group has: role and dtype of the second part."""
+_OTHER_GROUP_SIZES = {
+    Scheme.INT3: FEW_BITS_GROUP_SIZES,
+    Scheme.INT2: FEW_BITS_GROUP_SIZES,
+    Scheme.NL4: NL4_GROUP_SIZES,
+    Scheme.MXFP4: (MXFP4_GROUP,),
+}
 
 
 def bytes_of_shape(dtype: DType, shape: tuple[int, ...]) -> int:
@@ -104,8 +114,13 @@ def parts_for(
             f"and a row of whole {PACKED_COLUMNS} columns"
         )
     role, dtype = grouped
-    packed = ("qweight", DType.U8, (rows, columns // 2))
+    packed = ("qweight", DType.U8, (rows, columns * code_bits(scheme) // 8))
     return (packed, (role, dtype, (rows, columns // group_size)))
+
+
+def code_bits(scheme: Scheme) -> int:
+    """Return the bits that a code takes in a scheme whose codes are packed."""
+    return BITS.get(scheme.value, 4)
 
 
 def group_sizes(scheme: Scheme) -> tuple[int, ...]:

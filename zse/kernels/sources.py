@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SOURCE_PATTERNS = (
+    "format/few_bits.py",
     "format/mxfp4.py",
     "format/nf4.py",
     "format/nl4.py",

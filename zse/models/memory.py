@@ -136,7 +136,8 @@ def estimate_memory(
 
     Args:
         facts: What is known of it.
-        quantization: int4, nf4, nl4, mxfp4, int8, fp16 or bf16; ignored for a .zse file.
+        quantization: int4, int3, int2, nf4, nl4, mxfp4, int8, fp16 or bf16; of a .zse file it
+            is ignored.
         on_gpu: Memory of a GPU; else the most that is resident of a process on a CPU.
         context_tokens: Tokens of KV cache, counted in whole blocks; 0 means the model's context,
             at most 4096.

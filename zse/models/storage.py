@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from zse.models.spec import WeightGroup
     from zse.models.weights import WeightSpec
 
-QUANTIZATIONS = ("int4", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16")
+QUANTIZATIONS = ("int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16")
 DEFAULT_QUANTIZATION = "int4"
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
-DEFAULT_GROUP_SIZE = {"int4": 128, "nf4": 64, "nl4": 16, "mxfp4": 32}
+DEFAULT_GROUP_SIZE = {"int4": 128, "int3": 64, "int2": 32, "nf4": 64, "nl4": 16, "mxfp4": 32}
 _PLAIN = ("fp16", "bf16")
 
 
@@ -53,10 +53,10 @@ class Storage:
     """
 
     quantization: str = DEFAULT_QUANTIZATION
-    """Scheme of the linear layers: int4, nf4, nl4, mxfp4, int8, fp16 or bf16."""
+    """Scheme of the linear layers: int4, int3, int2, nf4, nl4, mxfp4, int8, fp16 or bf16."""
     group_size: int | None = None
-    """Weights that share a scale: 128, 64 or 32; 32 or 16 of nl4, always 32 of mxfp4. None means
-    128 for int4, 64 for nf4, 16 for nl4."""
+    """Weights that share a scale: 128, 64 or 32; 64 or 32 of int3 and int2, 32 or 16 of nl4, always
+    32 of mxfp4. None means 128 for int4, 64 for int3 and nf4, 32 for int2, 16 for nl4."""
     lm_head: str = "auto"
     """Scheme of the head: int8, fp16, bf16, or auto (INT8 unless all is 16-bit)."""
     is_default: bool = False
@@ -70,7 +70,7 @@ class Storage:
         if self.quantization not in DEFAULT_GROUP_SIZE:
             raise UsageError(
                 f"{self.quantization} has no groups, but a group size of {self.group_size} is set",
-                hint="Leave the group size out, or use int4, nf4 or nl4.",
+                hint="Leave the group size out, or use int4, int3, int2, nf4 or nl4.",
             )
         sizes = group_sizes(Scheme(self.quantization))
         if self.group_size not in sizes:

@@ -74,10 +74,10 @@ def convert_model(
         model: A checkpoint folder, a hub id (``owner/name``), ``s3://bucket/folder/``, or a
             built-in's name.
         out: A path, or ``s3://bucket/key``.
-        quantization: ``int4``, ``nf4``, ``nl4``, ``mxfp4``, ``int8``, ``fp16`` or ``bf16``; None
-            means ``int4``, and for a checkpoint that came quantized what it has.
-        group_size: 128, 64 or 32 (int4, nf4), 32 or 16 (nl4); None means 128 for int4, 64 for nf4,
-            16 for nl4.
+        quantization: ``int4``, ``int3``, ``int2``, ``nf4``, ``nl4``, ``mxfp4``, ``int8``, ``fp16``
+            or ``bf16``; None means ``int4``, and for a checkpoint that came quantized what it has.
+        group_size: 128, 64 or 32 (int4, nf4), 64 or 32 (int3, int2), 32 or 16 (nl4); None means 128
+            for int4, 64 for int3 and nf4, 32 for int2, 16 for nl4.
         lm_head: ``auto``, ``int8``, ``fp16`` or ``bf16``.
         revision: Branch, tag or commit of a hub id.
         tokenizer: Folder whose tokenizer is taken instead of the checkpoint's own.

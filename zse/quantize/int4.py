@@ -1,6 +1,7 @@
 """INT4: group-wise asymmetric, round to nearest, scale and zero point refined by least squares.
 
-A weight is ``q * scale + minus_zero_scale`` with q in 0..15 and both numbers in float16. Plain
+A weight is ``q * scale + minus_zero_scale`` with q in 0..15 (0..7 and 0..3 in INT3 and INT2, which
+are fitted here as well) and both numbers in float16. Plain
 min-max rounding spends its range on the few largest weights. Here the range is first clipped, by
 the best of a small grid, then scale and zero point are fitted to the codes by least squares and
 the codes rounded again, a few times. It needs no data and lowers the squared error by 14% on
@@ -11,13 +12,15 @@ from __future__ import annotations
 
 import torch
 
-from zse.format.schemes import Scheme
+from zse.format.schemes import Scheme, code_bits
 from zse.quantize.finite import check_finite
-from zse.quantize.packing import divided, pack_int4, tree_sum_
+from zse.quantize.packing import divided, narrow_codes, pack_int4, tree_sum_
 from zse.records import record
 
 MAX_CODE = 15
 CLIP_RATIOS = (1.0, 0.9, 0.8)
+FEW_CLIP_RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+"""With fewer codes the range is worth less than the steps inside it."""
 REFINE_ROUNDS = 4
 
 
@@ -26,7 +29,7 @@ class Fitted:
     """Codes of weights, and the numbers by which they stand for them."""
 
     codes: torch.Tensor
-    """uint8 [num_rows, K], 0 to 15."""
+    """uint8 [num_rows, K], 0 to the largest code."""
     scale_zero: torch.Tensor
     """float16 [num_rows, K/G, 2]: the scale of a code, and what is added to the product."""
 
@@ -42,13 +45,27 @@ def quantize_int4(
     Raises:
         ConversionError: A group's range is not finite.
     """
-    fitted = fit(rows, group_size, importance)
+    return quantize_whole_numbers(Scheme.INT4, rows, group_size, importance)
+
+
+def quantize_whole_numbers(
+    scheme: Scheme, rows: torch.Tensor, group_size: int, importance: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
+    """As ``quantize_int4`` for INT4, INT3 and INT2; qweight is uint8 [num_rows, K * bits / 8]."""
+    bits = code_bits(scheme)
+    fitted = fit(rows, group_size, importance, scheme)
     # On a little-endian machine the first float16 of a pair is the low half of the int32.
     pairs = fitted.scale_zero.view(torch.int32).squeeze(2)
-    return {"qweight": pack_int4(fitted.codes, group_size), "scale_zero": pairs}
+    packed = narrow_codes(pack_int4(fitted.codes, group_size), bits)
+    return {"qweight": packed, "scale_zero": pairs}
 
 
-def fit(rows: torch.Tensor, group_size: int, importance: torch.Tensor | None = None) -> Fitted:
+def fit(
+    rows: torch.Tensor,
+    group_size: int,
+    importance: torch.Tensor | None = None,
+    scheme: Scheme = Scheme.INT4,
+) -> Fitted:
     """Find codes, scales and offsets that stand for [num_rows, K] float32, which is left alone.
 
     Args:
@@ -56,6 +73,7 @@ def fit(rows: torch.Tensor, group_size: int, importance: torch.Tensor | None = N
         group_size: G, weights along K that share a scale and an offset.
         importance: [K] float32 above 0: what the squared error of an input's weights counts, such
             as the mean square of that input; None: all count alike.
+        scheme: INT4, INT3 or INT2: how many codes there are.
 
     Raises:
         ConversionError: A group's range is not finite.
@@ -64,14 +82,15 @@ def fit(rows: torch.Tensor, group_size: int, importance: torch.Tensor | None = N
     # [group_size, num_groups]: an operation on one number a group is then one on plain vectors.
     groups = rows.reshape(-1, group_size).t().contiguous()
     low, high = groups.amin(0), groups.amax(0)
-    check_finite({"range": high - low}, Scheme.INT4)
+    check_finite({"range": high - low}, scheme)
+    most = (1 << code_bits(scheme)) - 1
     counts = None
     if importance is not None:
         counts = importance.reshape(-1, group_size).t().repeat(1, num_rows)
-    scale, offset = _refined(groups, low, high, counts)
+    scale, offset = _refined(groups, low, high, counts, most)
     scale_zero = torch.stack((scale.half(), offset.half()), dim=1)  # [num_groups, 2]
     scale, offset = scale_zero[:, 0].float(), scale_zero[:, 1].float()
-    codes = _round_codes_(groups.sub_(offset), _inverse(scale)).to(torch.uint8)
+    codes = _round_codes_(groups.sub_(offset), _inverse(scale), most).to(torch.uint8)
     return Fitted(
         codes=codes.t().reshape(num_rows, columns),
         scale_zero=scale_zero.view(num_rows, columns // group_size, 2),
@@ -89,23 +108,28 @@ class _Fit:
 
 
 def _refined(
-    groups: torch.Tensor, low: torch.Tensor, high: torch.Tensor, counts: torch.Tensor | None
+    groups: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
+    counts: torch.Tensor | None,
+    most: int = MAX_CODE,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scale and offset [num_groups] that approximate groups [group_size, num_groups].
 
-    ``counts`` is what the error of each weight counts, of the shape of ``groups``.
+    ``counts`` is what the error of each weight counts, of the shape of ``groups``; ``most`` is the
+    largest code.
     """
     # Three buffers serve every round: fresh ones would cost more in page faults than the sums.
     codes, work = torch.empty_like(groups), groups.clone()
     total = torch.tensor(float(groups.shape[0])) if counts is None else tree_sum_(counts.clone())
     mean = _sum_(work, counts) / total
     centered = groups - mean  # sums of products then lose no digits to the mean
-    middle, width = (low + high) * 0.5 - mean, divided(high - low, MAX_CODE)
-    sums = _Sums(centered=centered, counts=counts, total=total, codes=codes, work=work)
+    middle, width = (low + high) * 0.5 - mean, divided(high - low, most)
+    sums = _Sums(centered=centered, counts=counts, total=total, codes=codes, work=work, most=most)
     best: _Fit | None = None
-    for ratio in CLIP_RATIOS:
+    for ratio in CLIP_RATIOS if most == MAX_CODE else FEW_CLIP_RATIOS:
         scale = width * ratio
-        fitted = _fit(sums, scale, middle - scale * (MAX_CODE / 2))
+        fitted = _fit(sums, scale, middle - scale * (most / 2))
         best = fitted if best is None else _better(best, fitted)
     assert best is not None
     for _ in range(REFINE_ROUNDS):
@@ -127,12 +151,14 @@ class _Sums:
     codes: torch.Tensor
     """Scratch, as is ``work``."""
     work: torch.Tensor
+    most: int
+    """The largest code."""
 
 
 def _fit(sums: _Sums, scale: torch.Tensor, offset: torch.Tensor) -> _Fit:
     """Round to codes with this scale and offset, then fit scale and offset to those codes."""
     codes, work, counts = sums.codes, sums.work, sums.counts
-    _round_codes_(torch.sub(sums.centered, offset, out=codes), _inverse(scale))
+    _round_codes_(torch.sub(sums.centered, offset, out=codes), _inverse(scale), sums.most)
     product = _sum_(torch.mul(codes, sums.centered, out=work), counts).clone()
     # Sums of small whole numbers are exact in float32 whatever the order.
     code_mean = _sum_(work.copy_(codes), counts) / sums.total
@@ -156,9 +182,11 @@ def _better(first: _Fit, second: _Fit) -> _Fit:
     )
 
 
-def _round_codes_(shifted: torch.Tensor, inverse_scale: torch.Tensor) -> torch.Tensor:
-    """Turn weights minus their offset into whole numbers 0..15, in place."""
-    return shifted.mul_(inverse_scale).round_().clamp_(0, MAX_CODE)
+def _round_codes_(
+    shifted: torch.Tensor, inverse_scale: torch.Tensor, most: int = MAX_CODE
+) -> torch.Tensor:
+    """Turn weights minus their offset into whole numbers 0 to ``most``, in place."""
+    return shifted.mul_(inverse_scale).round_().clamp_(0, most)
 
 
 def _inverse(scale: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zse.format.as_torch import TORCH_DTYPES
 from zse.format.schemes import PLAIN, Scheme
 from zse.quantize.finite import check_finite
-from zse.quantize.int4 import quantize_int4
+from zse.quantize.int4 import quantize_whole_numbers
 from zse.quantize.int8 import quantize_int8
 from zse.quantize.mxfp4 import quantize_mxfp4
 from zse.quantize.nf4 import quantize_nf4
@@ -33,16 +33,16 @@ def quantize_rows(
     Args:
         scheme: How they are stored.
         rows: [num_rows, K] float32; of any shape and type for a plain scheme, which rounds them.
-        group_size: Elements along K that share a scale (int4, nf4 and nl4; always 32 for mxfp4).
-        importance: [K] float32 above 0: what the squared error of an input's weights counts (int4,
-            nf4 and nl4).
+        group_size: Elements along K that share a scale (all but int8; always 32 for mxfp4).
+        importance: [K] float32 above 0: what the squared error of an input's weights counts (all
+            but int8 and mxfp4).
 
     Raises:
         ConversionError: A value is infinite, not a number, or out of the scheme's range. (Float16
             ends at 65504: a larger bfloat16 weight is an error and not an infinity in the file.)
     """
-    if scheme is Scheme.INT4:
-        parts = quantize_int4(rows, group_size, importance)
+    if scheme in (Scheme.INT4, Scheme.INT3, Scheme.INT2):
+        parts = quantize_whole_numbers(scheme, rows, group_size, importance)
     elif scheme is Scheme.NF4:
         parts = quantize_nf4(rows, group_size, importance)
     elif scheme is Scheme.NL4:

@@ -52,12 +52,16 @@ CASES = [
     ("mistral", "int4", {"sliding_window": 40}),
     ("granite", "int8", GRANITE),
     ("starcoder2", "int4", {"sliding_window": 40}),
+    ("llama", "int3", {}),
+    ("qwen2", "int2", {}),
     ("llama", "nl4", {}),
     ("llama", "mxfp4", {}),
     ("gpt_oss", "mxfp4", {"sliding_window": 40}),
 ]
 TOLERANCE = {
     "int4": 6e-2,
+    "int3": 6e-2,
+    "int2": 6e-2,
     "nf4": 6e-2,
     "nl4": 6e-2,
     "mxfp4": 6e-2,

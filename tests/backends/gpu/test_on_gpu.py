@@ -68,6 +68,8 @@ CASES = [
     ("olmo2", "int4", {}),
     ("phi3", "int4", {}),
     ("smollm3", "int4", {"num_hidden_layers": 2}),
+    ("llama", "int3", {}),
+    ("llama", "int2", {}),
     ("llama", "nl4", {}),
     ("llama", "mxfp4", {}),
     # Queries and sums of latents are rounded to 16 bits on top of what other models round.
@@ -77,6 +79,8 @@ CASES = [
 TOLERANCE = {
     "int4": 4e-2,
     "nf4": 4e-2,
+    "int3": 4e-2,
+    "int2": 4e-2,
     "nl4": 4e-2,
     "mxfp4": 4e-2,
     "int8": 4e-2,

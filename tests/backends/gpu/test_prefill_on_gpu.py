@@ -46,7 +46,7 @@ def logits_of(path: Path, precision: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-@pytest.mark.parametrize("scheme", ["int4", "nf4", "nl4", "mxfp4", "int8"])
+@pytest.mark.parametrize("scheme", ["int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8"])
 def test_logits_are_near_to_those_of_16_bits(
     make_pair: Callable[..., Any], family: str, scheme: str
 ) -> None:

@@ -15,13 +15,13 @@ from zse.backends.torch.int8_linear import Int8Linear, int8_is_exact, split_digi
 from zse.backends.torch.linear import DenseLinear, Linear, int8_tiles, plain_tiles
 from zse.backends.torch.weights import make_linear
 from zse.format.layout import PlannedTensor
-from zse.format.schemes import Scheme
+from zse.format.schemes import Scheme, code_bits
 from zse.format.spec import TensorEntry
 from zse.quantize.scheme import quantize_rows
 
 FORMS = (
     *("dense", "fp16", "bf16", "int8", "int8_packed", "int8_tiles"),
-    *("int4", "nf4", "nl4", "nl4_16", "mxfp4"),
+    *("int4", "int3", "int2", "nf4", "nl4", "nl4_16", "mxfp4"),
 )
 
 
@@ -47,8 +47,9 @@ def make(
                 pytest.skip("the packed product of this processor saturates; zse takes tiles here")
             monkeypatch.setattr(int8_linear, "_SMALL", 0)
         return Int8Linear(parts["qweight"], parts["scale"]), values
-    if form == "int4":
-        return Int4Linear(parts["qweight"], parts["scale_zero"], 32), values
+    if form in ("int4", "int3", "int2"):
+        bits = code_bits(scheme)
+        return Int4Linear(parts["qweight"], parts["scale_zero"], 32, bits), values
     entry = TensorEntry(
         name="w", scheme=scheme, shape=(rows, columns), group_size=group_size, parts=()
     )

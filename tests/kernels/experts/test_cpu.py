@@ -28,6 +28,8 @@ from zse.kernels.native.structs import Experts, Operation, Step
 NUM_EXPERTS, CHOSEN, HIDDEN, WIDTH = 12, 3, 256, 384
 SCHEMES = [
     *(("int4", group) for group in (128, 64, 32)),
+    ("int3", 64),
+    ("int2", 32),
     ("nf4", 128),
     ("mxfp4", 32),
     ("nl4_pairs", 32),

@@ -14,6 +14,7 @@ from zse.kernels.linear.reference import (
     dequantize_mxfp4,
     dequantize_nf4,
     dequantize_nl4,
+    widen_codes,
 )
 from zse.kernels.linear.tables import NF4_INT8, NF4_INT8_SCALE
 from zse.kernels.linear.weight import LinearWeight
@@ -41,12 +42,14 @@ def make_matrix(
     def uniform(shape: tuple[int, ...]) -> torch.Tensor:
         return torch.rand(shape, generator=generator, device=device)
 
-    if scheme == "int4":
-        codes = random(0, 256, (rows, columns // 2), torch.uint8)
+    if scheme in ("int4", "int3", "int2"):
+        bits = int(scheme[3:])
+        codes = random(0, 256, (rows, columns * bits // 8), torch.uint8)
+        packed = codes if bits == 4 else widen_codes(codes, bits)
         scale = (uniform((rows, columns // group)) * 0.01 + 0.001).half()
-        zero = (-(uniform(scale.shape) * 3 + 6) * scale.float()).half()
+        zero = (-(uniform(scale.shape) * 3 + 6) * 2.0 ** (bits - 4) * scale.float()).half()
         scales = torch.stack((scale, zero), -1).view(torch.int32).squeeze(-1).contiguous()
-        exact = dequantize_int4(codes, scales, group)
+        exact = dequantize_int4(packed, scales, group)
         values = exact
     elif scheme == "nf4":
         codes = random(0, 256, (rows, columns // 2), torch.uint8)

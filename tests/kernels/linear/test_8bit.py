@@ -70,6 +70,8 @@ def outlying(tokens: int, columns: int) -> torch.Tensor:
     [
         ("int4", 128),
         ("int4", 32),
+        ("int3", 64),
+        ("int2", 32),
         ("nf4", 64),
         ("mxfp4", 32),
         ("nl4", 32),

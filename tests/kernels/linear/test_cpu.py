@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 GROUPED = [
     *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
+    *((scheme, group) for scheme in ("int3", "int2") for group in (64, 32)),
     ("mxfp4", 32),
     ("nl4", 32),
     ("nl4_pairs", 32),

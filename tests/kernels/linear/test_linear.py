@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GROUPED = [
     *((scheme, group) for scheme in ("int4", "nf4") for group in (128, 64, 32)),
+    *((scheme, group) for scheme in ("int3", "int2") for group in (64, 32)),
     ("mxfp4", 32),
     ("nl4", 32),
     ("nl4_pairs", 32),
@@ -57,7 +58,8 @@ def test_a_few_int8_tokens_times_four_bit_rows(scheme: str, group: int) -> None:
 
 @pytest.mark.parametrize(("rows", "width"), [(2, 2), (3, 4), (4, 4), (5, 4)])
 @pytest.mark.parametrize(
-    ("scheme", "group"), [("int4", 64), ("nf4", 64), ("mxfp4", 32), ("nl4_pairs", 32)]
+    ("scheme", "group"),
+    [("int4", 64), ("int3", 64), ("int2", 32), ("nf4", 64), ("nl4_pairs", 32), ("mxfp4", 32)],
 )
 def test_two_to_five_int8_tokens(scheme: str, group: int, rows: int, width: int) -> None:
     check(gemv(scheme, group, width, r=2, t=4, c=8), scheme, group, rows, 11, 256, 2)
@@ -86,7 +88,16 @@ def test_a_batch_of_16_bit_tokens_times_whole_rows(scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "group"), [("int4", 128), ("int4", 64), ("nf4", 128), ("nf4", 64), ("int8", 0)]
+    ("scheme", "group"),
+    [
+        ("int4", 128),
+        ("int4", 64),
+        ("int3", 64),
+        ("int2", 64),
+        ("nf4", 128),
+        ("nf4", 64),
+        ("int8", 0),
+    ],
 )
 def test_a_batch_of_int8_tokens(scheme: str, group: int) -> None:
     check(imma(scheme, group, bn=16, bm=16), scheme, group, 18, 21, 384, 2)
@@ -112,6 +123,8 @@ def test_tiles_of_int8_tokens_have_the_same_bits_whatever_their_size(
     [
         ("int4", 128),
         ("int4", 32),
+        ("int3", 64),
+        ("int2", 32),
         ("nf4", 64),
         ("mxfp4", 32),
         ("nl4_pairs", 32),

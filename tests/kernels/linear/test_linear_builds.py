@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SOME = (
     gemv("int4", 128, 1, r=4, t=2, c=32),
+    gemv("int3", 64, 1, r=4, t=4, c=8),
+    gemv("int2", 32, 4, r=4, t=4, c=8),
     gemv("nf4", 64, 1, r=4, t=4, c=8),
     gemv("mxfp4", 32, 1, r=4, t=1, c=32),
     gemv("nl4_pairs", 32, 1, r=4, t=1, c=32),
@@ -38,11 +40,13 @@ SOME = (
     dot("mxfp4", 32, bn=128, bm=16, stages=3),
     dot("nl4_pairs", 32, bn=128, bm=16, stages=3),
     imma("int4", 64, bn=128, bm=16),
+    imma("int3", 64, bn=128, bm=16),
     imma("int8", 0, bn=128, bm=16),
     widen("int4", 128),
     widen("mxfp4", 32),
     widen("int8", 0),
     *turn("int4", 128),
+    *turn("int2", 64),
     *turn("nl4_pairs", 32),
     *turn("int8", 0),
     turn_tokens(3584),
@@ -59,7 +63,7 @@ def test_what_is_compiled_here_is_in_a_pack() -> None:
 
 
 def test_keys_differ_and_there_are_not_too_many() -> None:
-    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 140
+    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 180
 
 
 @pytest.mark.slow

@@ -13,7 +13,17 @@ from zse.quantize.calibrate.grids import SCHEMES, grid_of
 from zse.quantize.calibrate.moments import Moments
 from zse.quantize.scheme import quantize_rows
 
-COLUMNS, GROUP = 128, {Scheme.INT4: 64, Scheme.NF4: 64, Scheme.NL4: 32, Scheme.INT8: 0}
+COLUMNS, GROUP = (
+    128,
+    {
+        Scheme.INT4: 64,
+        Scheme.INT3: 64,
+        Scheme.INT2: 32,
+        Scheme.NF4: 64,
+        Scheme.NL4: 32,
+        Scheme.INT8: 0,
+    },
+)
 
 
 def correlated_inputs(tokens: int = 600, columns: int = COLUMNS) -> torch.Tensor:

@@ -45,6 +45,8 @@ def stored(scheme: str, rows: int, columns: int, group_size: int = 0) -> StoredM
     [
         ("int4", 128),
         ("int4", 64),
+        ("int3", 64),
+        ("int2", 32),
         ("nf4", 64),
         ("nl4", 16),
         ("mxfp4", 32),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _SCALES = {
     Scheme.INT8: "scale",
     Scheme.INT4: "scale_zero",
+    Scheme.INT3: "scale_zero",
+    Scheme.INT2: "scale_zero",
     Scheme.NF4: "absmax",
     Scheme.NL4: "signed_scale",
     Scheme.MXFP4: "exponent",

@@ -105,7 +105,7 @@ class DeviceWeights:
             raise UnsupportedModelError(
                 f"tensor {spec.name} is stored as {self._entries[spec.name].scheme}, which the GPU "
                 "kernels do not multiply",
-                hint="Convert the model to int4, nf4, nl4, int8, fp16 or bf16.",
+                hint="Convert the model to int4, int3, int2, nf4, nl4, int8, fp16 or bf16.",
             ) from None
 
     def rows_of(self, spec: WeightSpec, first: int, count: int) -> LinearWeight:

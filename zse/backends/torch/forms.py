@@ -18,7 +18,8 @@ INT4_HEADER_BYTES = 4
 """Scale and bias that each row of a packed table ends with."""
 
 Form: TypeAlias = Literal["vector", "dense", "int8", "int4", "mapped"]
-"""What a stored tensor becomes: float32 copies; the packed forms of INT8 and INT4; or nothing:
+"""What a stored tensor becomes: float32 copies; the packed forms of INT8 and INT4 (for INT3 and
+INT2, too); or nothing:
 tiles of the file's mapping are made float32 as they are needed."""
 
 
@@ -38,7 +39,7 @@ def form_of(tensor: Stored, *, upcasts: bool, packs_int8: bool) -> Form:
         return "dense" if upcasts else "mapped"
     if tensor.scheme is Scheme.INT8 and packs_int8:
         return "int8"
-    return "int4" if tensor.scheme is Scheme.INT4 else "mapped"
+    return "int4" if tensor.scheme in (Scheme.INT4, Scheme.INT3, Scheme.INT2) else "mapped"
 
 
 def kept_bytes(tensor: Stored, form: Form) -> int:

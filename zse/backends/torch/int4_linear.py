@@ -14,18 +14,23 @@ from functools import cache
 import torch
 
 from zse.backends.torch.forms import INT4_HEADER_BYTES, INT4_TILE_ROWS
-from zse.format.as_torch import split_scale_zero, unpack_nibbles
+from zse.format.as_torch import split_scale_zero, unpack_nibbles, widen_codes
 
 
 class Int4Linear:
     """Weights [N, K], 4-bit, with float16 scale and -zero*scale per group of G along K.
 
+    Codes of fewer ``bits`` become four-bit ones: this packing has no others.
+
     Inside a tile the matrix's rows are ordered so that byte b of a table row holds row b in its
     low nibble and row b + INT4_TILE_ROWS/2 in its high one. The bag returns them alternating.
     """
 
-    def __init__(self, qweight: torch.Tensor, scale_zero: torch.Tensor, group_size: int) -> None:
-        self._rows, self._columns = qweight.shape[0], qweight.shape[1] * 2
+    def __init__(
+        self, qweight: torch.Tensor, scale_zero: torch.Tensor, group_size: int, bits: int = 4
+    ) -> None:
+        self._rows, self._columns = qweight.shape[0], scale_zero.shape[1] * group_size
+        self._bits = bits
         self._group_size = group_size
         self._tiles = -(-self._rows // INT4_TILE_ROWS)
         self._groups = self._columns // group_size
@@ -86,7 +91,8 @@ class Int4Linear:
         # FBGEMM's table rows end with their own float16 scale and bias: 1 and 0.
         table[:, half:] = torch.tensor([1.0, 0.0], dtype=torch.float16).view(torch.uint8)
         for tile in range(self._tiles):
-            packed = qweight[tile * INT4_TILE_ROWS : (tile + 1) * INT4_TILE_ROWS]
+            stored = qweight[tile * INT4_TILE_ROWS : (tile + 1) * INT4_TILE_ROWS]
+            packed = widen_codes(stored, self._bits)
             codes = torch.zeros(INT4_TILE_ROWS, self._columns, dtype=torch.uint8)
             codes[: packed.shape[0]] = unpack_nibbles(packed, self._group_size).view(
                 packed.shape[0], self._columns

@@ -17,7 +17,7 @@ from zse.format.as_torch import dequantize, scale_of_exponent, scale_of_minifloa
 from zse.format.mxfp4 import MXFP4_CODES
 from zse.format.nf4 import NF4_CODES
 from zse.format.nl4 import NL4_CODES
-from zse.format.schemes import Scheme
+from zse.format.schemes import Scheme, code_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -227,7 +227,9 @@ def make_linear(entry: TensorEntry, parts: dict[str, torch.Tensor], form: Form) 
     if form == "int8":
         return Int8Linear(parts["qweight"], parts["scale"])
     if form == "int4":
-        return Int4Linear(parts["qweight"], parts["scale_zero"], entry.group_size)
+        return Int4Linear(
+            parts["qweight"], parts["scale_zero"], entry.group_size, code_bits(entry.scheme)
+        )
     if entry.scheme.is_plain:
         return plain_tiles(parts["data"])
     if entry.scheme is Scheme.INT8:

@@ -57,18 +57,25 @@ SIMD_INLINE int64_t zse_tile_rows(const struct zse_product *product) {
 }
 #endif
 
+/* Whether codes are whole numbers with a scale and an offset for a group. */
+SIMD_INLINE int zse_has_zeros(int scheme) {
+    return scheme == ZSE_INT4 || scheme == ZSE_INT3 || scheme == ZSE_INT2;
+}
+
 /* Bytes of `count` numbers of a matrix, without scales. */
 SIMD_INLINE int64_t zse_count_bytes(int scheme, int64_t count) {
     if (scheme == ZSE_FP32)
         return count * 4;
     if (scheme == ZSE_FP16 || scheme == ZSE_BF16)
         return count * 2;
+    if (scheme == ZSE_INT3 || scheme == ZSE_INT2)
+        return count / 8 * (scheme == ZSE_INT3 ? 3 : 2);
     return scheme == ZSE_INT8 ? count : count / 2;
 }
 
 /* Bytes of a group's scale in the file. */
 SIMD_INLINE int64_t zse_scale_bytes(int scheme) {
-    if (scheme == ZSE_INT4)
+    if (zse_has_zeros(scheme))
         return 4;
     if (scheme == ZSE_NF4 || scheme == ZSE_NL4_PAIRS)
         return 2;
@@ -121,16 +128,34 @@ SIMD_INLINE const int8_t *zse_table_of(int scheme) {
     return scheme == ZSE_MXFP4 ? zse_mxfp4_codes : zse_nl4_codes;
 }
 
+/* A group's codes of INT3 or INT2 as INT4 packs them: in two bits each of a piece's words has what
+ * two of INT4 have, and a third word has the third bit of all. */
+SIMD_INLINE const uint8_t *zse_widen_codes(const uint8_t *bytes, int scheme, int group,
+                                           uint32_t *packed) {
+    const int count = scheme == ZSE_INT3 ? 3 : 2;
+    for (int piece = 0; piece < group / 32; piece++) {
+        uint32_t words[3] = {0};
+        memcpy(words, bytes + piece * count * 4, (size_t)count * 4);
+        for (uint32_t i = 0; i < 4; i++)
+            packed[piece * 4 + i] = (words[i / 2] >> i % 2 * 2 & 0x33333333u) |
+                                    (words[2] >> i & 0x11111111u) << 2;
+    }
+    return (const uint8_t *)packed;
+}
+
 SIMD_INLINE struct simd_codes zse_load_codes(const uint8_t *bytes, int scheme, int group) {
     if (scheme == ZSE_INT8)
         return simd_load_int8(bytes, group);
+    uint32_t packed[ZSE_ACTIVATION_GROUP / 8];
+    if (scheme == ZSE_INT3 || scheme == ZSE_INT2)
+        bytes = zse_widen_codes(bytes, scheme, group, packed);
     struct simd_codes codes = simd_unpack_int4(bytes, group);
-    if (scheme == ZSE_INT4)
+    if (zse_has_zeros(scheme))
         return codes;
     return simd_look_up(codes, zse_table_of(scheme), group);
 }
 
-/* The scales of eight rows' groups, and what INT4 adds for each column, or NL4_PAIRS' scales of the
+/* The scales of eight rows' groups, and what INT4 and fewer bits add for each column, or NL4_PAIRS' scales of the
  * last 16; none of INT8, whose rows have a scale each. */
 struct zse_factors {
     simd_floats scales;
@@ -171,7 +196,7 @@ SIMD_INLINE void zse_load_minifloats(const char *scales, int scheme, struct zse_
 /* Eight rows' scales of a group, side by side. */
 SIMD_INLINE struct zse_factors zse_load_factors(const char *scales, int scheme) {
     struct zse_factors factors = {simd_all(1.0f), simd_all(0.0f)};
-    if (scheme == ZSE_INT4)
+    if (zse_has_zeros(scheme))
         simd_widen_pairs(scales, &factors.scales, &factors.zeros);
     else if (scheme == ZSE_NF4)
         factors.scales = simd_widen_fp16(scales);
@@ -213,13 +238,13 @@ SIMD_INLINE void zse_add_group(simd_floats *total, simd_floats sums,
     int is_scaled = scheme == ZSE_INT8 || scheme == ZSE_NL4_PAIRS;
     simd_floats factor = is_scaled ? simd_all(scale) : factors->scales * simd_all(scale);
     *total = simd_fused(sums, factor, *total);
-    if (scheme == ZSE_INT4)
+    if (zse_has_zeros(scheme))
         *total = simd_fused(factors->zeros, simd_all(sum), *total);
 }
 
 /* What totals of eight columns are multiplied by in the end. */
 SIMD_INLINE simd_floats zse_column_factors(const struct zse_matrix *matrix, int64_t first) {
-    if (matrix->scheme == ZSE_INT4 || matrix->scheme == ZSE_NL4 ||
+    if (zse_has_zeros(matrix->scheme) || matrix->scheme == ZSE_NL4 ||
         matrix->scheme == ZSE_NL4_PAIRS)
         return simd_all(1.0f);
     if (matrix->scheme == ZSE_NF4)

@@ -32,7 +32,7 @@ struct block {
 /* For one row of activations, what is found of them once serves all rows of weights. */
 SIMD_INLINE simd_lanes dot_group(struct simd_codes codes, const int8_t *activations, int scheme,
                                  int group, int is_single) {
-    if (scheme == ZSE_INT4)
+    if (zse_has_zeros(scheme))
         return simd_dot_small(codes, activations, group);
     if (scheme != ZSE_INT8 && is_single)
         return simd_dot_even(codes, activations, group);
@@ -67,8 +67,8 @@ SIMD_INLINE void add_groups(const struct block *block, int scheme, int group, in
                               scheme, group, is_single);
         }
         for (int64_t input = 0; input < num_inputs; input++) {
-            simd_floats sums = scheme == ZSE_INT4 ? simd_sum_small_rows(lanes[input])
-                                                  : simd_sum_rows(lanes[input]);
+            simd_floats sums = zse_has_zeros(scheme) ? simd_sum_small_rows(lanes[input])
+                                                     : simd_sum_rows(lanes[input]);
             add_group(block, index, input, sums, &factors, scheme, &totals[input]);
         }
     }
@@ -157,12 +157,16 @@ SIMD_INLINE void add_spans(const struct block *whole, int scheme, int group, int
         simd_span_lanes lanes[PASS_ROWS][SIMD_ROWS];
         for (int64_t input = 0; input < num_inputs; input++)
             columns[input] = simd_span_columns(inputs + input * stride + block.first_group * group,
-                                               scheme != ZSE_INT4, group);
+                                               !zse_has_zeros(scheme), group);
         for (int row = 0; row < SIMD_ROWS; row++) {
             zse_prefetch(block.next, bytes);
             block.next += bytes;
+            uint32_t wide[SIMD_SPAN / 8];
+            const uint8_t *packed = block.rows[row];
+            if (scheme == ZSE_INT3 || scheme == ZSE_INT2)
+                packed = zse_widen_codes(packed, scheme, SIMD_SPAN, wide);
             struct simd_span codes =
-                simd_load_span(block.rows[row], scheme == ZSE_INT8,
+                simd_load_span(packed, scheme == ZSE_INT8,
                                scheme == ZSE_NF4 ? zse_nf4_codes : NULL);
             block.rows[row] += bytes;
             for (int64_t input = 0; input < num_inputs; input++)
@@ -235,9 +239,22 @@ SIMD_INLINE void add_scheme(const struct block *block, int scheme, int group,
         add_groups_of(block, scheme, 32, totals);
 }
 
+/* INT3 and INT2 have groups of 64 and 32. */
+SIMD_INLINE void add_few_bits(const struct block *block, int scheme, int group,
+                              simd_floats *totals) {
+    if (group == 64)
+        add_groups_of(block, scheme, 64, totals);
+    else
+        add_groups_of(block, scheme, 32, totals);
+}
+
 static void add_block(const struct block *block, int scheme, int group, simd_floats *totals) {
     if (scheme == ZSE_INT4)
         add_scheme(block, ZSE_INT4, group, totals);
+    else if (scheme == ZSE_INT3)
+        add_few_bits(block, ZSE_INT3, group, totals);
+    else if (scheme == ZSE_INT2)
+        add_few_bits(block, ZSE_INT2, group, totals);
     else if (scheme == ZSE_NF4)
         add_scheme(block, ZSE_NF4, group, totals);
     else if (scheme == ZSE_MXFP4)

@@ -130,9 +130,13 @@ void zse_dequantize(const struct zse_matrix *matrix, int64_t row, int64_t first,
     const uint16_t *scales = matrix->scales;
     const uint8_t *bytes = matrix->scales;
     for (int64_t i = 0; i < count; i += matrix->group) {
-        const uint8_t *packed = (const uint8_t *)data + (place + i) / 2;
+        const uint8_t *packed =
+            (const uint8_t *)data + zse_count_bytes(matrix->scheme, place + i);
+        uint32_t wide[ZSE_ACTIVATION_GROUP / 8];
         int64_t index = (place + i) / matrix->group;
-        if (matrix->scheme == ZSE_INT4)
+        if (matrix->scheme == ZSE_INT3 || matrix->scheme == ZSE_INT2)
+            packed = zse_widen_codes(packed, matrix->scheme, matrix->group, wide);
+        if (zse_has_zeros(matrix->scheme))
             dequantize_int4(packed, scales + 2 * index, matrix->group, output + i);
         else if (matrix->scheme == ZSE_NF4)
             look_up(nf4_values, packed, widen_half(scales + index), matrix->group, output + i);

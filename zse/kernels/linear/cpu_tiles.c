@@ -36,7 +36,7 @@ _Static_assert(sizeof(struct tile) <= ZSE_SCRATCH_BYTES, "a tile lies in a worke
 SIMD_INLINE char *strip_weights(struct tile *tile, int64_t group_index, int64_t strip, int scheme,
                                 int group) {
     const int64_t bytes = scheme == ZSE_NL4_PAIRS ? 2 * simd_strip_bytes(0, 16)
-                                                  : simd_strip_bytes(scheme == ZSE_INT4, group);
+                                                  : simd_strip_bytes(zse_has_zeros(scheme), group);
     return tile->weights + (group_index * MOST_STRIPS + strip) * bytes;
 }
 
@@ -53,6 +53,15 @@ SIMD_INLINE void find_rows(struct tile *tile, int64_t index, int scheme, int gro
     }
 }
 
+SIMD_INLINE void pack_few_bits(const uint8_t *const *rows, int vector, int scheme, int group,
+                               char *strip) {
+    uint32_t wide[SIMD_TILE_WIDTH][64 / 8];
+    const uint8_t *packed[SIMD_TILE_WIDTH];
+    for (int row = 0; row < SIMD_TILE_WIDTH; row++)
+        packed[row] = zse_widen_codes(rows[row], scheme, group, wide[row]);
+    simd_pack_int4(packed, vector, group, strip);
+}
+
 SIMD_INLINE void pack_weights(struct tile *tile, int scheme, int group) {
     const uint8_t *rows[ZSE_TILE_ROWS];
     for (int64_t i = 0; i < tile->num_groups; i++) {
@@ -61,7 +70,9 @@ SIMD_INLINE void pack_weights(struct tile *tile, int scheme, int group) {
              first += SIMD_TILE_WIDTH) {
             char *strip = strip_weights(tile, i, first / ZSE_STRIP_ROWS, scheme, group);
             int vector = first / SIMD_TILE_WIDTH % SIMD_TILE_VECTORS;
-            if (scheme == ZSE_INT4)
+            if (scheme == ZSE_INT3 || scheme == ZSE_INT2)
+                pack_few_bits(rows + first, vector, scheme, group, strip);
+            else if (scheme == ZSE_INT4)
                 simd_pack_int4(rows + first, vector, group, strip);
             else if (scheme == ZSE_INT8)
                 simd_pack_int8(rows + first, vector, group, strip);
@@ -112,7 +123,7 @@ SIMD_INLINE struct inputs find_inputs(struct tile *tile, int64_t begin, int sche
         inputs.totals[i] = (simd_wide *)tile->totals[own == begin + i ? own : PASS_ROWS];
         if (scheme == ZSE_NL4_PAIRS)
             simd_prepare_halves(inputs.codes[i], tile->num_groups * group, tile->prepared[i]);
-        else if (scheme != ZSE_INT4)
+        else if (!zse_has_zeros(scheme))
             simd_prepare(inputs.codes[i], tile->num_groups * group, tile->prepared[i]);
     }
     return inputs;
@@ -148,7 +159,7 @@ SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64
             codes[i] = inputs->codes[i] + index * group;
             prepared[i] = inputs->prepared[i] + index * group;
         }
-        if (scheme == ZSE_INT4)
+        if (zse_has_zeros(scheme))
             simd_tile_small(weights, codes, group, sums);
         else if (scheme == ZSE_NL4_PAIRS)
             add_tile_halves(weights, prepared, scales, zeros, sums);
@@ -162,7 +173,7 @@ SIMD_INLINE void add_strip(struct tile *tile, const struct inputs *inputs, int64
                 int is_scaled = scheme == ZSE_INT8 || scheme == ZSE_NL4_PAIRS;
                 simd_wide factor = is_scaled ? scale : scales[vector] * scale;
                 simd_wide total = simd_wide_fused(sums[i][vector], factor, *place);
-                if (scheme == ZSE_INT4)
+                if (zse_has_zeros(scheme))
                     total = simd_wide_fused(zeros[vector], sum, total);
                 *place = total;
             }
@@ -219,9 +230,21 @@ SIMD_INLINE void add_scheme(struct tile *tile, int scheme, int group) {
         add_chunk(tile, scheme, 32);
 }
 
+/* INT3 and INT2 have groups of 64 and 32. */
+SIMD_INLINE void add_few_bits(struct tile *tile, int scheme, int group) {
+    if (group == 64)
+        add_chunk(tile, scheme, 64);
+    else
+        add_chunk(tile, scheme, 32);
+}
+
 static void add_any_chunk(struct tile *tile, int group) {
     if (tile->matrix->scheme == ZSE_INT4)
         add_scheme(tile, ZSE_INT4, group);
+    else if (tile->matrix->scheme == ZSE_INT3)
+        add_few_bits(tile, ZSE_INT3, group);
+    else if (tile->matrix->scheme == ZSE_INT2)
+        add_few_bits(tile, ZSE_INT2, group);
     else if (tile->matrix->scheme == ZSE_NF4)
         add_scheme(tile, ZSE_NF4, group);
     else if (tile->matrix->scheme == ZSE_MXFP4)

@@ -39,6 +39,26 @@ GEMV_INT4 = _kernel(
     *_RESULT,
     number("blocks"),
 )
+GEMV_INT3 = _kernel(
+    "decode",
+    "gemv_int3",
+    *_WORDS,
+    pointer("sums", "fp32"),
+    pointer("weights", "i32"),
+    pointer("scale_zeros", "i32"),
+    *_RESULT,
+    number("blocks"),
+)
+GEMV_INT2 = _kernel(
+    "decode",
+    "gemv_int2",
+    *_WORDS,
+    pointer("sums", "fp32"),
+    pointer("weights", "i32"),
+    pointer("scale_zeros", "i32"),
+    *_RESULT,
+    number("blocks"),
+)
 GEMV_NF4 = _kernel(
     "decode",
     "gemv_nf4",

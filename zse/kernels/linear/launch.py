@@ -153,16 +153,15 @@ def _widen(
     if weight.scheme in GROUPED_SCHEMES:
         columns = weight.group_size
         scale_bytes = SCALE_BYTES[weight.scheme] * (weight.columns // columns)
-        row_bytes = weight.columns // 2
     else:
         columns = STEP_COLUMNS
-        scale_bytes, row_bytes = 4, weight.columns
+        scale_bytes = 4
     chosen = widen(weight.scheme, weight.group_size)
     steps = weight.columns // columns
     launcher.launch(
         chosen,
         (steps, -(-rows // int(dict(chosen.constants)["BN"])), 1),
-        weight.weights + first * row_bytes,
+        weight.weights + first * weight.row_bytes,
         weight.scales + first * scale_bytes,
         scratch_address,
         rows,

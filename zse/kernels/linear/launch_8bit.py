@@ -238,11 +238,10 @@ def _turn_rows(
 
 def _stored(weight: LinearWeight, first: int) -> tuple[int, int]:
     """Return the addresses of a row's codes and scales."""
-    scale_bytes, row_bytes = 4, weight.columns
+    scale_bytes = 4
     if weight.scheme in GROUPED_SCHEMES:
         scale_bytes = SCALE_BYTES[weight.scheme] * (weight.columns // weight.group_size)
-        row_bytes = weight.columns // 2
-    return weight.weights + first * row_bytes, weight.scales + first * scale_bytes
+    return weight.weights + first * weight.row_bytes, weight.scales + first * scale_bytes
 
 
 def _grid(form: Variant, weight: LinearWeight, rows: int) -> Grid:

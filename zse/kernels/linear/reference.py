@@ -21,6 +21,17 @@ def unpack_nibbles(qweight: torch.Tensor, group_size: int) -> torch.Tensor:
     return torch.cat((groups & 15, groups >> 4), -1).flatten(-2)
 
 
+def widen_codes(qweight: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return codes of 2 or 3 bits, uint8 [N, K * bits / 8], as four-bit ones are packed."""
+    rows = qweight.shape[0]
+    pieces = qweight.view(rows, -1, bits, 4).int()  # 32 columns: words of four bytes
+    words = [(pieces[:, :, index // 2] >> (index % 2 * 2)) & 0x33 for index in range(4)]
+    if bits == 3:
+        thirds = [((pieces[:, :, 2] >> index) & 0x11) << 2 for index in range(4)]
+        words = [word | third for word, third in zip(words, thirds, strict=True)]
+    return torch.stack(words, 2).to(torch.uint8).view(rows, -1)
+
+
 def dequantize_int4(
     qweight: torch.Tensor, scale_zero: torch.Tensor, group_size: int
 ) -> torch.Tensor:

@@ -42,7 +42,7 @@ SIMD_INLINE void zse_gather_sized(const struct zse_matrix *matrix, int64_t first
 
 /* Of rows first .. first + 8; of INT8, whose rows have one each, nothing is written. */
 SIMD_INLINE void zse_gather_scales(const struct zse_matrix *matrix, int64_t first, char *scales) {
-    if (matrix->scheme == ZSE_INT4)
+    if (zse_has_zeros(matrix->scheme))
         zse_gather_sized(matrix, first, 4, scales);
     else if (zse_scale_bytes(matrix->scheme) == 2)
         zse_gather_sized(matrix, first, 2, scales);

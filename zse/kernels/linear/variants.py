@@ -8,6 +8,8 @@ from zse.kernels.linear.definitions import (
     DOT_FOUR_BIT,
     DOT_WHOLE,
     GEMV_16,
+    GEMV_INT2,
+    GEMV_INT3,
     GEMV_INT4,
     GEMV_INT8,
     GEMV_MXFP4,
@@ -30,7 +32,15 @@ from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 from zse.kernels.variant import Constant, Kernel, Variant, variant
 
 ELEMENT = {"int8": "*i8", "bf16": "*bf16", "fp16": "*fp16"}
-SCALE = {"int4": "*i32", "nf4": "*fp16", "nl4": "*u8", "nl4_pairs": "*u16", "mxfp4": "*u8"}
+SCALE = {
+    "int4": "*i32",
+    "int3": "*i32",
+    "int2": "*i32",
+    "nf4": "*fp16",
+    "nl4": "*u8",
+    "nl4_pairs": "*u16",
+    "mxfp4": "*u8",
+}
 DECODE_ROWS = 4
 """Most tokens of a program that works without tensor cores."""
 COMMON_FORMATS = (
@@ -44,7 +54,16 @@ COMMON_FORMATS = (
     ("bf16", 0),
 )
 """Schemes and group sizes that get a form for every batch size."""
-OTHER_FORMATS = (("int4", 32), ("nf4", 128), ("nf4", 32), ("fp16", 0))
+OTHER_FORMATS = (
+    ("int4", 32),
+    ("int3", 64),
+    ("int3", 32),
+    ("int2", 64),
+    ("int2", 32),
+    ("nf4", 128),
+    ("nf4", 32),
+    ("fp16", 0),
+)
 STEP_COLUMNS = 64
 """Columns of a step of a kernel over whole rows; rows are multiples of it."""
 TURNED_COLUMNS = 128
@@ -55,6 +74,8 @@ TOKEN_GROUPS = 32
 """Runs of such columns of a token that a program turns at once."""
 _GEMVS = {
     "int4": GEMV_INT4,
+    "int3": GEMV_INT3,
+    "int2": GEMV_INT2,
     "nf4": GEMV_NF4,
     "nl4": GEMV_NL4,
     "nl4_pairs": GEMV_NL4_PAIRS,

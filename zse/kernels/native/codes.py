@@ -35,6 +35,8 @@ class Scheme(IntEnum):
     NL4 = 7
     NL4_PAIRS = 8
     """Groups of 16: two scales for 32 columns."""
+    INT3 = 9
+    INT2 = 10
 
 
 class CacheDtype(IntEnum):

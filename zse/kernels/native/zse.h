@@ -40,6 +40,8 @@ enum zse_scheme {
     ZSE_MXFP4,
     ZSE_NL4,
     ZSE_NL4_PAIRS,
+    ZSE_INT3,
+    ZSE_INT2,
 };
 enum zse_cache_dtype {
     ZSE_CACHE_FP32,
@@ -60,8 +62,8 @@ enum zse_row_set { ZSE_STEP_ROWS, ZSE_WANTED_ROWS, ZSE_CHOSEN_ROWS };
 
 /* A matrix [rows, columns] as the file has it, and the bias that is added to its product. */
 struct zse_matrix {
-    const void *data;      /* plain numbers, int8, or two 4-bit codes a byte */
-    const void *scales;    /* INT8: float32 [rows]; INT4: {fp16 scale, fp16 -zero*scale}, NF4: fp16
+    const void *data;      /* plain numbers, int8, or codes of four bits and fewer */
+    const void *scales;    /* INT8: float32 [rows]; INT4, INT3, INT2: {fp16 scale, fp16 -zero*scale}, NF4: fp16
                               absmax, MXFP4: uint8 exponent, NL4: uint8 scale, NL4_PAIRS: two of
                               them, all [rows, columns / group]; NULL for plain numbers */
     const float *bias;     /* [rows], or NULL */

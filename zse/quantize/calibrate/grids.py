@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -10,9 +11,9 @@ from zse.format.as_torch import scale_of_minifloat
 from zse.format.nf4 import NF4_CODES
 from zse.format.nl4 import NL4_CODES
 from zse.format.schemes import PACKED_COLUMNS, Scheme
-from zse.quantize import int4, int8
+from zse.quantize import int8
 from zse.quantize.nf4 import nearest_codes
-from zse.quantize.packing import pack_int4
+from zse.quantize.packing import narrow_codes, pack_int4
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,13 +34,14 @@ class Grid(Protocol):
         """Return codes [num_rows, K] as a file has them, with the scales."""
 
 
-class Int4Grid:
-    """``code * scale + offset``."""
+class WholeGrid:
+    """``code * scale + offset``, of a code of some bits."""
 
     dtype = torch.uint8
 
-    def __init__(self, parts: Parts, group_size: int) -> None:
-        self._parts, self._group_size = parts, group_size
+    def __init__(self, bits: int, parts: Parts, group_size: int) -> None:
+        self._parts, self._group_size, self._bits = parts, group_size, bits
+        self._most = (1 << bits) - 1
         pairs = parts["scale_zero"].contiguous().view(torch.float16).float()
         scale, offset = pairs.view(*parts["scale_zero"].shape, 2).unbind(2)
         self._scale, self._offset = scale.t().contiguous(), offset.t().contiguous()
@@ -48,11 +50,12 @@ class Int4Grid:
     def nearest(self, weights: torch.Tensor, column: int) -> tuple[torch.Tensor, torch.Tensor]:
         group = column // self._group_size
         offset = self._offset[group]
-        codes = (weights - offset).mul_(self._inverse[group]).round_().clamp_(0, int4.MAX_CODE)
+        codes = (weights - offset).mul_(self._inverse[group]).round_().clamp_(0, self._most)
         return codes, torch.addcmul(offset, codes, self._scale[group])
 
     def parts(self, codes: torch.Tensor) -> Parts:
-        return {**self._parts, "qweight": pack_int4(codes.contiguous(), self._group_size)}
+        packed = pack_int4(codes.contiguous(), self._group_size)
+        return {**self._parts, "qweight": narrow_codes(packed, self._bits)}
 
 
 class Nf4Grid:
@@ -116,7 +119,9 @@ class Int8Grid:
 
 
 _GRIDS: dict[Scheme, Callable[[Parts, int], Grid]] = {
-    Scheme.INT4: Int4Grid,
+    Scheme.INT4: partial(WholeGrid, 4),
+    Scheme.INT3: partial(WholeGrid, 3),
+    Scheme.INT2: partial(WholeGrid, 2),
     Scheme.NF4: Nf4Grid,
     Scheme.NL4: Nl4Grid,
     Scheme.INT8: lambda parts, _group_size: Int8Grid(parts),

@@ -10,7 +10,7 @@ from zse.backends.operations import is_attention
 from zse.errors import ConversionError
 from zse.format.as_torch import dequantize
 from zse.format.layout import PlannedTensor
-from zse.format.schemes import GROUP_SIZES, Scheme
+from zse.format.schemes import Scheme, group_sizes
 from zse.format.spec import TensorEntry
 from zse.quantize.mixed.plan import Option
 from zse.quantize.scheme import quantize_rows
@@ -67,9 +67,10 @@ def options_of(
 
 
 def _candidates(columns: int, dtype: str) -> Iterator[tuple[Scheme, int]]:
-    for size in GROUP_SIZES:
-        if columns % size == 0:
-            yield Scheme.INT4, size
+    for scheme in (Scheme.INT2, Scheme.INT3, Scheme.INT4):
+        for size in group_sizes(scheme):
+            if columns % size == 0:
+                yield scheme, size
     if columns % 64 == 0:
         yield Scheme.NF4, 64
     yield Scheme.INT8, 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/api/models", tags=["models"], dependencies=[Depends(Guard("admin"))])
 
-Scheme = Literal["int4", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"]
+Scheme = Literal["int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f\x7f]+$")]
 _MAX_PATIENCE_SECONDS = 600.0
 

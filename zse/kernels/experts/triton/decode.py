@@ -21,7 +21,7 @@ def input_row(codes, scales, sums, source, units, SCHEME: tl.constexpr, COLUMNS:
     else:
         first = source * tl.cdiv(units * COLUMNS, ACTIVATION_GROUP)
         inputs += (codes + source.to(tl.int64) * units * (COLUMNS // 4), scales + first)
-        if SCHEME == "int4":
+        if SCHEME == "int4" or SCHEME == "int3" or SCHEME == "int2":
             inputs += (sums + first,)
     return inputs
 
@@ -50,7 +50,8 @@ def pair_products(
         units: Units of a row of a matrix, PIECES pieces each.
     """
     wait_for_inputs(PDL)
-    each: tl.constexpr = 8 if SCHEME == "16-bit" else 4
+    few: tl.constexpr = 3 if SCHEME == "int3" else (2 if SCHEME == "int2" else 4)
+    each: tl.constexpr = 8 if SCHEME == "16-bit" else few
     columns: tl.constexpr = 8 if SCHEME == "16-bit" else PIECES * (32 if GROUP else 16)
     pair = tl.program_id(2)
     row = pair // slots

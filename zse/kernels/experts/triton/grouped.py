@@ -59,7 +59,9 @@ def grouped_products(
         held = tl.minimum(n, N - 1)
         matrices = Matrices(weights, weight_scales, bias, shared_weights, shared_scales,
                             num_experts, N, has_bias)  # fmt: skip
-        elements: tl.constexpr = UNIT // 2 if GROUP else UNIT
+        few: tl.constexpr = UNIT * 3 // 8 if SCHEME == "int3" else UNIT // 4
+        packed: tl.constexpr = few if SCHEME == "int3" or SCHEME == "int2" else UNIT // 2
+        elements: tl.constexpr = packed if GROUP else UNIT
         matrix, matrix_scales = matrix_of(matrices, expert, units * elements,
                                           units if GROUP else 1)  # fmt: skip
         if GROUP:

@@ -15,6 +15,7 @@ from zse.kernels.linear.triton.unpack import (
     MXFP4_STEP,
     NF4_STEP,
     four_bit_codes,
+    packed_bytes,
     table_scale,
     unpack_four_bit,
     unpack_int8,
@@ -77,10 +78,10 @@ def add_group(total, product, scale, x_low, x_high, x_scale, sum_at, SCHEME: tl.
         x_high: Those of its second half.
         x_scale: Their scale, float32 [BM].
         sum_at: Where the sums of the blocks of 128 that hold them lie, addresses [BM].
-        SCHEME: int4, nf4 or mxfp4.
+        SCHEME: int4, int3, int2, nf4 or mxfp4.
         GROUP: Columns of a group.
     """
-    if SCHEME == "int4":
+    if SCHEME == "int4" or SCHEME == "int3" or SCHEME == "int2":
         if GROUP == 128:
             x_sum = tl.load(sum_at)
         else:
@@ -112,20 +113,23 @@ def four_bit_total(values, x_scales, x_sums, weights, scales, row, token, begin,
         end: Group behind the last one.
     """
     half: tl.constexpr = GROUP // 2
+    fewer: tl.constexpr = 2 if SCHEME == "int2" else 4
+    bits: tl.constexpr = 3 if SCHEME == "int3" else fewer
+    group_bytes: tl.constexpr = GROUP * bits // 8
     per_unit: tl.constexpr = UNIT // GROUP
     k = tl.arange(0, half)
-    start = weights + row * (units * (UNIT // 2)) + begin * half
-    at = start[:, None] + k[None, :]
+    start = weights + row * (units * (per_unit * group_bytes)) + begin * group_bytes
+    at = start[:, None]
     x_at = values + token[:, None] * (units * UNIT) + begin * GROUP + k[None, :]
     scale_at = scales + row * (units * per_unit) + begin
-    if PDL:
+    if PDL and bits == 4:  # others lie at no multiples of 16 bytes
         request(start, (end - begin) * half)
     scale = load_scales(scale_at, begin + row * 0 < end)
     if PDL:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros((BN, BM), tl.float32)
     for group in tl.range(begin, end, num_stages=STAGES):
-        packed = tl.load(at, eviction_policy="evict_first")
+        packed = packed_bytes(at, SCHEME, GROUP, False)
         x_low = tl.load(x_at)
         x_high = tl.load(x_at + half)
         if values.dtype.element_ty == tl.int8:
@@ -143,7 +147,7 @@ def four_bit_total(values, x_scales, x_sums, weights, scales, row, token, begin,
             low, high = unpack_four_bit(packed, scale, SCHEME, PLAIN)
             total = dot_16(low, tl.trans(x_low), total, PLAIN)
             total = dot_16(high, tl.trans(x_high), total, PLAIN)
-        at += half
+        at += group_bytes
         x_at += GROUP
         scale = next_scale
     return total
@@ -221,9 +225,9 @@ def dot_four_bit(values, weights, scales, outputs, rows, N, groups, SCHEME: tl.c
 
     Operands:
         values: bfloat16 [rows, K].
-        weights: uint8 [N, K / 2].
-        scales: int4: int32 pairs [N, K / GROUP]; nf4: float16, nl4: uint8, nl4_pairs: uint16,
-            mxfp4: uint8 exponents of the same shape.
+        weights: uint8 [N, K / 2]; fewer bytes of int3 and int2.
+        scales: int4, int3, int2: int32 pairs [N, K / GROUP]; nf4: float16, nl4: uint8,
+            nl4_pairs: uint16, mxfp4: uint8 exponents of the same shape.
         outputs: float32 [splits, rows, N].
         rows: Tokens.
         N: Rows of the matrix.

@@ -32,6 +32,7 @@ from zse.kernels.linear.triton.unpack import (
     pair_of_scales,
     table_bytes,
     table_scale,
+    words_of_few_bits,
 )
 from zse.kernels.triton.parts import high_half, low_half
 
@@ -147,7 +148,12 @@ def plain_token(total, weight, inputs, m, eighths, piece, inside, T: tl.constexp
 @triton.jit
 def operands(loaded, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
     """Return what each token of a step is multiplied with, made once of the loaded pieces."""
-    if SCHEME == "int4":
+    if SCHEME == "int4" or SCHEME == "int3" or SCHEME == "int2":
+        if SCHEME == "int3":
+            pairs, thirds = loaded
+            loaded = words_of_few_bits(pairs, thirds, SCHEME)
+        elif SCHEME == "int2":
+            loaded = words_of_few_bits(loaded, None, SCHEME)
         made = (loaded & 0x0F0F0F0F, (loaded >> 4) & 0x0F0F0F0F)
     elif SCHEME == "int8":
         made = loaded
@@ -161,10 +167,27 @@ def operands(loaded, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
 
 
 @triton.jit
+def load_pieces(at, third_at, inside, SCHEME: tl.constexpr):
+    """Return the words of each thread's pieces, [R, T, C, each]; zeros where none is ``inside``.
+
+    Of int3 a tuple: the words with two bits of each code, and those with the third [R, T, C].
+    """
+    nothing: tl.constexpr = 0.0 if SCHEME == "16-bit" else None
+    other: tl.constexpr = 0 if SCHEME == "int3" or SCHEME == "int2" else nothing
+    loaded = tl.load(at, mask=inside[:, None], other=other, eviction_policy="evict_first")
+    if SCHEME == "int3":
+        thirds = tl.load(third_at, mask=inside, other=0, eviction_policy="evict_first")
+        pieces = (loaded, thirds)
+    else:
+        pieces = loaded
+    return pieces
+
+
+@triton.jit
 def add_token(total, weights, scale, inputs, m, units, piece, inside, SCHEME: tl.constexpr,
               GROUP: tl.constexpr, T: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
     """Return ``total`` [R, T, C] plus the products of one step with token m."""
-    if SCHEME == "int4":
+    if SCHEME == "int4" or SCHEME == "int3" or SCHEME == "int2":
         total = int4_token(total, weights, scale, inputs, m, units, piece, inside, GROUP, T, PLAIN)
     elif SCHEME == "int8":
         total = int8_token(total, weights, inputs, m, units, piece, inside, T, PLAIN)
@@ -194,19 +217,25 @@ def gemv_totals(inputs, tokens, weights, weight_scales, row, begin, end, units,
         PDL: Whether to wait for the kernel before this one, once the first weights are on their
             way.
     """
-    each: tl.constexpr = 8 if SCHEME == "16-bit" else 4
-    nothing: tl.constexpr = 0.0 if SCHEME == "16-bit" else None
+    whole: tl.constexpr = 8 if SCHEME == "16-bit" else 4
+    few: tl.constexpr = SCHEME == "int3" or SCHEME == "int2"
+    read: tl.constexpr = 2 if few else whole
+    each: tl.constexpr = 3 if SCHEME == "int3" else read
     per_group: tl.constexpr = GROUP // 32
     if SCHEME == "16-bit":
         row = row.to(tl.int64)
     piece = begin + tl.arange(0, C)
     inside = piece < end
     at = weights + row[:, :, None, None] * (units * (PIECES * each)) + piece[:, None] * each
-    at += tl.arange(0, each)
+    at += tl.arange(0, read)
+    third_at = None
+    if SCHEME == "int3":  # behind the words that have two bits of each code
+        third_at = weights + row[:, :, None] * (units * (PIECES * each)) + read
+        third_at += opaque(piece * each, PLAIN)
     if GROUP:
         scale_at = weight_scales + row[:, :, None] * (units * (PIECES // per_group))
         scale_at += opaque(piece // per_group, PLAIN)
-    loaded = tl.load(at, mask=inside[:, None], other=nothing, eviction_policy="evict_first")
+    loaded = load_pieces(at, third_at, inside, SCHEME)
     scale = 1.0
     if GROUP:
         scale = tl.load(scale_at, mask=inside, other=0)
@@ -220,9 +249,9 @@ def gemv_totals(inputs, tokens, weights, weight_scales, row, begin, end, units,
         following = (piece + C) < end
         if GROUP:
             scale_at += C // per_group
-        next_loaded = tl.load(
-            at, mask=following[:, None], other=nothing, eviction_policy="evict_first"
-        )
+        if SCHEME == "int3":
+            third_at += C * each
+        next_loaded = load_pieces(at, third_at, following, SCHEME)
         if GROUP:
             next_scale = tl.load(scale_at, mask=following, other=0)
         multiplied = operands(loaded, SCHEME, PLAIN)
@@ -254,7 +283,7 @@ def gemv(inputs, weights, weight_scales, outputs, rows, N, units, SCHEME: tl.con
         rows: Tokens.
         N: Rows of the matrix.
         units: Units of a row of the matrix: blocks of 128 columns, or eighths of 16-bit numbers.
-        SCHEME: int4, nf4, nl4, nl4_pairs, mxfp4, int8 or 16 bits.
+        SCHEME: int4, int3, int2, nf4, nl4, nl4_pairs, mxfp4, int8 or 16 bits.
         GROUP: Columns that share a scale; 0 for none.
         PIECES: Pieces of a unit.
         ROWS: Tokens of a program.
@@ -293,6 +322,24 @@ def gemv_int4(codes, scales, sums, weights, scale_zeros, outputs, rows, N, block
     """
     gemv((codes, scales, sums), weights, scale_zeros, outputs, rows, N, blocks,
          "int4", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def gemv_int3(codes, scales, sums, weights, scale_zeros, outputs, rows, N, blocks,
+              GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+              C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for int3 weights; a piece of 32 columns is three words."""
+    gemv((codes, scales, sums), weights, scale_zeros, outputs, rows, N, blocks,
+         "int3", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
+
+
+@triton.jit
+def gemv_int2(codes, scales, sums, weights, scale_zeros, outputs, rows, N, blocks,
+              GROUP: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+              C: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr):  # fmt: skip
+    """As ``gemv_int4`` for int2 weights; a piece of 32 columns is two words."""
+    gemv((codes, scales, sums), weights, scale_zeros, outputs, rows, N, blocks,
+         "int2", GROUP, 4, ROWS, R, T, C, PDL, PLAIN)  # fmt: skip
 
 
 @triton.jit

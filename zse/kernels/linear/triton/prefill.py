@@ -7,7 +7,7 @@ import triton.language as tl
 
 from zse.kernels.linear import weight as layout
 from zse.kernels.linear.triton.parts import dot_16
-from zse.kernels.linear.triton.unpack import unpack_four_bit
+from zse.kernels.linear.triton.unpack import packed_bytes, unpack_four_bit
 from zse.kernels.triton.parts import wait_for_inputs
 
 EVEN_ROWS = tl.constexpr(layout.EVEN_ROWS)
@@ -20,9 +20,9 @@ def widen_four_bit(weights, scales, outputs, rows, groups, SCHEME: tl.constexpr,
     """Write bfloat16 [rows, K] of four-bit weights: one group of BN rows a program.
 
     Operands:
-        weights: uint8 [rows, K / 2].
-        scales: int4: int32 pairs [rows, K / GROUP]; nf4: float16, nl4: uint8, nl4_pairs: uint16,
-            mxfp4: uint8 exponents of the same shape.
+        weights: uint8 [rows, K / 2]; fewer bytes of int3 and int2.
+        scales: int4, int3, int2: int32 pairs [rows, K / GROUP]; nf4: float16, nl4: uint8,
+            nl4_pairs: uint16, mxfp4: uint8 exponents of the same shape.
         outputs: bfloat16 [rows, K].
         rows: Rows to widen.
         groups: K / GROUP.
@@ -34,7 +34,10 @@ def widen_four_bit(weights, scales, outputs, rows, groups, SCHEME: tl.constexpr,
     held = tl.minimum(row, rows - 1)
     group = tl.program_id(0)
     k = tl.arange(0, half)
-    packed = tl.load(weights + held[:, None] * (groups * half) + group * half + k[None, :])
+    fewer: tl.constexpr = 2 if SCHEME == "int2" else 4
+    group_bytes: tl.constexpr = GROUP * (3 if SCHEME == "int3" else fewer) // 8
+    line = weights + (held * groups + group)[:, None] * group_bytes
+    packed = packed_bytes(line, SCHEME, GROUP, True)
     scale = tl.load(scales + held * groups + group)
     if PDL:
         tl.extra.cuda.gdc_wait()

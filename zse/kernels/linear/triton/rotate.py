@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from zse.kernels.linear.triton.parts import dot_16
-from zse.kernels.linear.triton.unpack import unpack_four_bit, unpack_int8
+from zse.kernels.linear.triton.unpack import packed_bytes, unpack_four_bit, unpack_int8
 from zse.kernels.triton.parts import GROUP, round_to_even, wait_for_inputs
 
 HALF = tl.constexpr(GROUP.value // 2)
@@ -43,6 +43,8 @@ def turned_block(weights, scales, held, block, blocks, SCHEME: tl.constexpr, SCA
     left = tl.zeros((BN, HALF), tl.float32)
     right = tl.zeros((BN, HALF), tl.float32)
     half: tl.constexpr = SCALED // 2
+    fewer: tl.constexpr = 2 if SCHEME == "int2" else 4
+    group_bytes: tl.constexpr = SCALED * (3 if SCHEME == "int3" else fewer) // 8
     k = tl.arange(0, half)
     line = held.to(tl.int64)[:, None]
     for group in tl.static_range(GROUP // SCALED):
@@ -51,9 +53,10 @@ def turned_block(weights, scales, held, block, blocks, SCHEME: tl.constexpr, SCA
             low = unpack_int8(tl.load(at), PLAIN)
             high = unpack_int8(tl.load(at + half), PLAIN)
         else:
-            at = weights + line * (blocks * HALF) + block * HALF + group * half + k[None, :]
+            at = weights + ((line * blocks + block) * (GROUP // SCALED) + group) * group_bytes
             scale = tl.load(scales + (held * blocks + block) * (GROUP // SCALED) + group)
-            low, high = unpack_four_bit(tl.load(at), scale, SCHEME, PLAIN)
+            packed = packed_bytes(at, SCHEME, SCALED, True)
+            low, high = unpack_four_bit(packed, scale, SCHEME, PLAIN)
         sign = signs(group * half, half, HALF)
         left = dot_16(low, sign, left, PLAIN)
         right = dot_16(high, sign, right, PLAIN)

@@ -40,6 +40,42 @@ NL4_PAIRS_BFLOAT16 = tl.constexpr(tables.bfloat16_of_bytes(NL4_CODES, in_pairs=T
 
 
 @triton.jit
+def packed_bytes(line, SCHEME: tl.constexpr, GROUP: tl.constexpr, KEPT: tl.constexpr):
+    """Return the bytes [BN, GROUP / 2] of a group as four-bit codes are packed.
+
+    ``line`` [BN, 1] has the addresses of their first bytes; int3 and int2 are put together.
+    KEPT says whether caches should keep them.
+    """
+    policy: tl.constexpr = "" if KEPT else "evict_first"
+    k = tl.arange(0, GROUP // 2)
+    if SCHEME != "int3" and SCHEME != "int2":
+        return tl.load(line + k[None, :], eviction_policy=policy)
+    bits: tl.constexpr = 3 if SCHEME == "int3" else 2
+    word = k % 16 // 4
+    piece = line + (k // 16 * (4 * bits) + k % 4)[None, :]
+    pairs = tl.load(piece + (word // 2 * 4)[None, :]).to(tl.int32)
+    packed = (pairs >> (word % 2 * 2)[None, :]) & 0x33
+    if SCHEME == "int3":
+        packed |= ((tl.load(piece + 8).to(tl.int32) >> word[None, :]) & 0x11) << 2
+    return packed.to(tl.uint8)
+
+
+@triton.jit
+def words_of_few_bits(words, thirds, SCHEME: tl.constexpr):
+    """Return int4's words [R, T, C, 4] of int2 or int3 pieces.
+
+    ``words`` [R, T, C, 2] have two bits of each code, ``thirds`` [R, T, C] the third (int3).
+    """
+    first = words & 0x33333333
+    second = (words >> 2) & 0x33333333
+    found = tl.reshape(tl.join(first, second), (words.shape[0], words.shape[1], words.shape[2], 4))
+    if SCHEME == "int3":
+        place = tl.arange(0, 4)[None, None, None, :]
+        found |= ((thirds[:, :, :, None] >> place) & 0x11111111) << 2
+    return found
+
+
+@triton.jit
 def table_scale(scale, SCHEME: tl.constexpr):
     """Return the scales of nf4, nl4 and mxfp4 groups as float32, from what the file stores."""
     if SCHEME == "nl4":
@@ -155,7 +191,7 @@ def unpack_pairs(packed, pair, PLAIN: tl.constexpr):
 @triton.jit
 def unpack_four_bit(packed, scale, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
     """Return the two bfloat16 tiles of packed bytes; ``scale`` [BN] is as the file stores it."""
-    if SCHEME == "int4":
+    if SCHEME == "int4" or SCHEME == "int3" or SCHEME == "int2":
         return unpack_int4(packed, low_half(scale), high_half(scale), PLAIN)
     if SCHEME == "nl4_pairs":
         return unpack_pairs(packed, scale, PLAIN)
@@ -187,16 +223,17 @@ def unpack_int8(codes, PLAIN: tl.constexpr):
 @triton.jit
 def four_bit_codes(packed, SCHEME: tl.constexpr, PLAIN: tl.constexpr):
     """Return the two int8 tiles of packed bytes: int4 codes 0 to 15, else values of a table."""
+    is_whole: tl.constexpr = SCHEME == "int4" or SCHEME == "int3" or SCHEME == "int2"
     if PLAIN:
         low = packed & 15
         high = packed >> 4
-        if SCHEME != "int4":
+        if not is_whole:
             table: tl.constexpr = MXFP4_INT8 if SCHEME == "mxfp4" else NF4_INT8
             low = look_up(low, table)
             high = look_up(high, table)
         return low.to(tl.int8), high.to(tl.int8)
     return tl.inline_asm_elementwise(
-        NIBBLES if SCHEME == "int4" else (MXFP4_BYTES if SCHEME == "mxfp4" else NF4_BYTES),
+        NIBBLES if is_whole else (MXFP4_BYTES if SCHEME == "mxfp4" else NF4_BYTES),
         "=&r,=r,r",
         [packed],
         dtype=(tl.int8, tl.int8),
