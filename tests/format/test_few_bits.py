@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zse.format.as_torch import unpack_nibbles, widen_codes
 from zse.errors import FormatError
+from zse.format.as_torch import unpack_nibbles, widen_codes
 from zse.format.few_bits import BITS
 from zse.format.schemes import Scheme, code_bits, parts_for, stored_bytes
 from zse.quantize.packing import narrow_codes, pack_int4
