@@ -3,7 +3,8 @@
 Python looks for each module in each folder of its path, asks for the times of its source and of its
 byte code, opens, reads and closes. A start has 400 of them. The pack holds their byte code as it
 stands in ``__pycache__``, and lies there; ``zse.serve.packing`` writes it behind a start. What a
-source says wins: a module whose file is another one since is imported as ever.
+source says wins: a module whose file is another one since is imported as ever. Beside them lie the
+regular expressions that a start asks for, compiled (``zse.start_patterns``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import CodeType, ModuleType
     from typing import TypeAlias
+
+    from zse.start_patterns import Key, Made, Patterns
 
     Entry: TypeAlias = tuple[str, bool, int, int, int, int]
     """File, whether it is a package, the file's time and size, place and length of its code."""
@@ -46,8 +49,13 @@ class PackedLoader(SourceFileLoader):
 class Pack:
     """Finds modules in a pack; one of ``sys.meta_path``."""
 
-    def __init__(self, index: Mapping[str, Entry], codes: memoryview) -> None:
+    def __init__(
+        self, index: Mapping[str, Entry], codes: memoryview, patterns: Mapping[Key, Made]
+    ) -> None:
         self.index = index
+        self.compiled = patterns
+        self.patterns: Patterns | None = None
+        """These at work; None before, and where there are none."""
         self.stale: set[str] = set()
         """Modules whose files are others than those that were packed."""
         self._codes = codes
@@ -113,6 +121,11 @@ def use_pack(path: str = "") -> Pack | None:
     pack = _read(content)
     if pack is not None:
         sys.meta_path.insert(0, pack)
+        if pack.compiled:
+            from zse.start_patterns import Patterns  # of the pack, as what it imports
+
+            pack.patterns = Patterns(pack.compiled)
+            pack.patterns.use()
     return pack
 
 
@@ -124,17 +137,19 @@ def in_use() -> Pack | None:
 def _read(content: memoryview) -> Pack | None:
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     try:
-        found_key, index = marshal.loads(content[_LENGTH_BYTES:start])
+        found_key, index, patterns = marshal.loads(content[_LENGTH_BYTES:start])
         end = max((offset + length for *_, offset, length in index.values()), default=0)
     except (AttributeError, EOFError, TypeError, ValueError):
         return None
     if found_key != key() or len(content) != start + end:
         return None
-    return Pack(index, content[start:])
+    return Pack(index, content[start:], patterns)
 
 
-def packed(index: Mapping[str, Entry], codes: bytes) -> bytes:
+def packed(
+    index: Mapping[str, Entry], codes: bytes, patterns: Mapping[Key, Made] | None = None
+) -> bytes:
     """Return the bytes of a pack."""
     entries: dict[str, Entry] = dict(index)
-    head = marshal.dumps((key(), entries))
+    head = marshal.dumps((key(), entries, dict(patterns or {})))
     return len(head).to_bytes(_LENGTH_BYTES, "little") + head + codes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import py_compile
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from zse import start_pack
+from zse import start_pack, start_patterns
 from zse.serve import packing
 
 NAMES = ("packed_thing", "packed_thing.inner", "packed_other")
@@ -177,3 +178,81 @@ def test_the_reader_imports_nothing():
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["__future__", "zse", "zse.start_pack"]
+
+
+PATTERNS = [
+    (r"(?P<key>[a-z]+)=(?P<value>\d{2,})|#.*$", int(re.MULTILINE)),
+    (rb"\x00|(ab)?c*\Z", 0),
+    (r"(?i:straße)|\w+?(?=\s)", int(re.IGNORECASE)),
+    (r"[^\W\d_]+(?<!x)", 0),
+]
+TEXT = "ab=12 #c\nstrasse STRASSE x1 äö =3\nkey=2024"
+
+
+@pytest.fixture
+def patterns():
+    made = start_patterns.Patterns(start_patterns.made_of(PATTERNS))
+    made.use()
+    re.purge()
+    yield made
+    made.leave()
+    re.purge()
+
+
+def found_by(pattern, flags):
+    text = TEXT.encode() if isinstance(pattern, bytes) else TEXT
+    compiled = re.compile(pattern, flags)
+    matches = [(each.span(), each.groups(), each.groupdict()) for each in compiled.finditer(text)]
+    return matches, compiled.flags, compiled.groups, dict(compiled.groupindex), compiled.pattern
+
+
+def test_patterns_that_were_compiled_before_find_what_they_find_anyway(patterns):
+    packed = [found_by(*each) for each in PATTERNS]
+    assert [patterns.compile(*each) for each in PATTERNS] == [
+        re.compile(*each) for each in PATTERNS
+    ]
+    patterns.leave()
+    re.purge()
+    assert packed == [found_by(*each) for each in PATTERNS]
+
+
+def test_a_pattern_that_is_packed_is_not_taken_apart_again(patterns, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(patterns, "_usual", refuse)
+    for each in PATTERNS:
+        re.compile(*each)
+    with pytest.raises(AssertionError):
+        re.compile("another")
+
+
+def test_other_flags_and_other_kinds_of_text_are_other_patterns(patterns):
+    assert re.compile(r"\w+?(?=\s)").findall("a b ") == ["a", "b"]
+    (pattern, flags), *_ = PATTERNS
+    assert re.compile(pattern, flags | re.IGNORECASE).flags & re.IGNORECASE
+    assert re.compile(pattern.encode(), 0).search(b"q=17").group("value") == b"17"
+
+
+def test_patterns_of_a_start_come_from_its_pack(sources):
+    (sources / "packed_other.py").write_text(
+        "import re\nWORD = re.compile('(?:packed|word){2}x')\n"
+    )
+    importlib.import_module("packed_other")
+    key = ("(?:packed|word){2}x", 0)
+    assert key in start_patterns.asked_for()
+    assert packing.refresh_pack({}, [key])
+    pack = start_pack.use_pack()
+    assert list(pack.compiled) == [key]
+    assert not packing.refresh_pack({}, [key])
+    assert packing.refresh_pack({}, [key, ("a new one", 0)])
+    pack.patterns.leave()
+
+
+def test_a_pattern_that_depends_on_the_locale_is_left_to_python():
+    re.compile(rb"\w+", re.LOCALE)
+    assert not any(flags & re.LOCALE for _, flags in start_patterns.asked_for())
+
+
+def test_what_is_no_pattern_is_left_out():
+    assert start_patterns.made_of([("(", 0), ("a", 0)]).keys() == {("a", 0)}

@@ -18,6 +18,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
+from zse import start_patterns
 from zse.errors import ZSEError
 from zse.serve import collector
 from zse.serve.access.opening import open_access
@@ -325,12 +326,13 @@ class ServerProcess:
         while not self._state.is_ready:
             await asyncio.sleep(WATCH_SECONDS)
         await asyncio.sleep(WARM_SECONDS)
-        imported = dict(sys.modules)  # by a start and a first answer, which more is no part of
+        # By a start and a first answer, which more is no part of.
+        imported, patterns = dict(sys.modules), start_patterns.asked_for()
         await asyncio.to_thread(self._state.metrics.warm)
         await asyncio.to_thread(warm)
         from zse.serve.packing import refresh_pack
 
-        await asyncio.to_thread(refresh_pack, imported)
+        await asyncio.to_thread(refresh_pack, imported, patterns)
         if self._state.options.server_tools.mcp:
             from zse.serve.toolbox import Toolbox
 

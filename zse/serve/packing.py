@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse import start_pack
+from zse.start_patterns import made_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from types import ModuleType
 
     from zse.start_pack import Entry
+    from zse.start_patterns import Key
 
 _BY_TIME = bytes(4)
 """Flags of byte code that is held against the time of its source (PEP 552)."""
@@ -30,22 +32,29 @@ _ENOUGH_SHARE = 0.95
 """A pack that has so much of what a start imports is left as it is."""
 
 
-def refresh_pack(imported: Mapping[str, ModuleType]) -> bool:
+def refresh_pack(imported: Mapping[str, ModuleType], patterns: Collection[Key] = ()) -> bool:
     """Write a pack of what was imported, with what the one in use has; whether it was written.
 
-    Nothing that stands in its way is an error.
+    So it is with the regular expressions that were asked for. Nothing that stands in its way is an
+    error.
     """
     if not _is_worth_it():
         return False
-    wanted = _importable(imported)
+    wanted, asked = _importable(imported), set(patterns)
     used = start_pack.in_use()
     if used is not None:
-        known = used.index.keys() - used.stale
-        if len(known & wanted.keys()) >= _ENOUGH_SHARE * len(wanted):
+        if used.patterns is not None:
+            used.patterns.leave()
+        known, compiled = used.index.keys() - used.stale, used.compiled
+        is_enough = len(known & wanted.keys()) >= _ENOUGH_SHARE * len(wanted)
+        if is_enough and len(compiled.keys() & asked) >= _ENOUGH_SHARE * len(asked):
             return False
         wanted |= {name: file for name, (file, *_) in used.index.items() if name not in wanted}
+        asked |= compiled.keys()
     with contextlib.suppress(OSError):
-        _write(Path(start_pack.pack_path()), start_pack.packed(*_collected(wanted)))
+        index, codes = _collected(wanted)
+        content = start_pack.packed(index, codes, made_of(asked))
+        _write(Path(start_pack.pack_path()), content)
         return True
     return False
 
