@@ -217,6 +217,14 @@ class RankOptions(Checked):
         most=MAX_RANKS,
         also=("--tp",),
     )
+    pipeline_parallel: int = described(
+        1,
+        "Stages that the layers are shared out among, one behind another, each of as many devices "
+        "as compute a layer together",
+        least=1,
+        most=MAX_RANKS,
+        also=("--pp",),
+    )
     gpus: str = described(
         "",
         "GPUs that compute the model together, by number: 0,1",
@@ -233,11 +241,22 @@ class RankOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gpus and self.tensor_parallel == 1:
+        if self.num_devices > MAX_RANKS:
+            raise UsageError(
+                f"{self.pipeline_parallel} stages of {self.tensor_parallel} devices are "
+                f"{self.num_devices}, at most {MAX_RANKS} compute a model together",
+                hint="Use a smaller --pipeline-parallel or --tensor-parallel.",
+            )
+        if self.gpus and self.num_devices == 1:
             raise UsageError(
                 f"--gpus {self.gpus} is given, and one device computes the model",
                 hint="Say how many do by --tensor-parallel, or name the one by --device cuda:N.",
             )
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all stages."""
+        return self.tensor_parallel * self.pipeline_parallel
 
 
 @record
@@ -324,6 +343,7 @@ class LoadFields(TypedDict, total=False):
     ram_gib: float
     draft_model: str
     tensor_parallel: int
+    pipeline_parallel: int
     gpus: str
     rank_timeout_seconds: float
     quant: str | None

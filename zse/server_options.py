@@ -421,7 +421,8 @@ class ServeOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.load.ranks.tensor_parallel == 1:
+        ranks = self.load.ranks
+        if ranks.num_devices == 1:
             return
         alone = {
             "--models": self.fleet.models,
@@ -432,11 +433,13 @@ class ServeOptions(Checked):
         }
         for flag, is_given in alone.items():
             if is_given:
+                is_staged = ranks.tensor_parallel == 1
+                beside = "--pipeline-parallel" if is_staged else "--tensor-parallel"
+                count = ranks.pipeline_parallel if is_staged else ranks.tensor_parallel
                 raise UsageError(
-                    f"{flag} is given beside --tensor-parallel "
-                    f"{self.load.ranks.tensor_parallel}: several devices compute one model, as it "
-                    "is, for as long as the server runs",
-                    hint=f"Leave out {flag}, or --tensor-parallel.",
+                    f"{flag} is given beside {beside} {count}: several devices compute one model, "
+                    "as it is, for as long as the server runs",
+                    hint=f"Leave out {flag}, or {beside}.",
                 )
 
     @property

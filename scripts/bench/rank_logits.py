@@ -36,6 +36,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--tokens", type=int, default=192, help="of each text, prompt included")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--exact-activations", action="store_true")
+    parser.add_argument("--stages", action="store_true", help="of layers, not of each layer")
     parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--only", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -60,8 +62,9 @@ def write_logits(options: argparse.Namespace) -> None:
     settings = load_settings()
     values = {
         "device": options.device,
-        "tensor_parallel": options.only,
+        "pipeline_parallel" if options.stages else "tensor_parallel": options.only,
         "deterministic": options.deterministic,
+        "exact_activations": options.exact_activations,
         "max_context": options.tokens + 32,
         "max_sequences": 1,
     }

@@ -34,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="a .zse file")
     parser.add_argument("--ranks", default="1,2", help="numbers of devices, one after the other")
+    parser.add_argument("--stages", action="store_true", help="of layers, not of each layer")
     parser.add_argument("--device", default="auto", help="cpu or cuda")
     parser.add_argument("--prompt", type=int, default=8192, help="tokens of the long prompt")
     parser.add_argument("--output", type=int, default=128, help="tokens of an answer")
@@ -117,7 +118,7 @@ def measured(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
     longest = max(options.prompt, 512) + options.output
     values = {
         "device": options.device,
-        "tensor_parallel": ranks,
+        "pipeline_parallel" if options.stages else "tensor_parallel": ranks,
         "max_context": longest,
         "max_sequences": max(options.batch, 1),
         "prefix_cache": False,

@@ -9,7 +9,7 @@ from zse.errors import NoPlanError
 from zse.mesh.codecs import Codec
 from zse.mesh.facts import LinkFacts, MeshFacts, NodeFacts
 from zse.mesh.partition import by_memory, evaluate, plan_layers
-from zse.mesh.work import LayerWork, ModelWork
+from zse.models.work import LayerWork, ModelWork
 
 
 def random_mesh(rng, count):

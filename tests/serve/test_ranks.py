@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,11 @@ RANKS = ["--tensor-parallel", "2", "--threads", "2"]
 PROMPT = "The capital of France is"
 
 
-def start(*flags: str) -> StartedServer:
-    return StartedServer([*COMMAND, *RANKS, *flags], {})
+STAGES = ["--pipeline-parallel", "2", "--threads", "2"]
+
+
+def start(*flags: str, ranks: list[str] = RANKS) -> StartedServer:
+    return StartedServer([*COMMAND, *ranks, *flags], {})
 
 
 def children_of(pid: int) -> list[int]:
@@ -132,6 +136,26 @@ def test_a_rank_that_is_lost_is_started_again_with_all_others(
     assert not set(before) & set(after)
     assert server.stop() == 0
     assert all(map(is_gone, after))
+
+
+def test_stages_answer_as_one_process_does_and_again_after_one_was_lost(expected: str) -> None:
+    server = start("--restart-ranks", ranks=STAGES)
+    [stage] = children_of(server._process.pid)
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda _: text_of(server), range(4)))
+    assert texts == [expected] * 4
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    told = text_of(server, response_format=form, max_tokens=60, temperature=1.0, seed=3)
+    assert isinstance(json.loads(told)["n"], int)
+    os.kill(stage, signal.SIGSTOP)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        text_of(server)
+    caught.value.close()
+    wait_until(lambda: any('"ready again"' in line for line in server.log))
+    assert text_of(server) == expected
+    assert server.stop() == 0
+    assert is_gone(stage)
 
 
 def test_a_rank_that_is_killed_ends_the_server_and_all_ranks() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from zse.backends.ranks import RankLink
+    from zse.backends.ranks import RankLink, RankPart
     from zse.kernels.launcher import Launcher
     from zse.models.spec import ModelSpec
     from zse.stream.placement import Placement
@@ -40,6 +40,7 @@ def open_runner(
     *,
     spec: ModelSpec | None = None,
     link: RankLink | None = None,
+    part: RankPart | None = None,
     gpu: interpreted_gpu.InterpretedGpu | None = None,
     launches: Callable[[interpreted_gpu.HostStream], Launcher] | None = None,
     source: ByteSource | None = None,
@@ -47,15 +48,16 @@ def open_runner(
 ) -> ModelRunner:
     """Return a runner of a file; ``spec`` stands for what the file's header says.
 
-    With a ``link`` it is one rank of several. ``launches`` makes what launches kernels, if not
-    Triton's interpreter; ``source`` is where weights come from, if not the file.
+    With a ``link`` it is one rank of several, with a ``part`` that one of them. ``launches`` makes
+    what launches kernels, if not Triton's interpreter; ``source`` is where weights come from, if not
+    the file.
     """
     reader = ZSEReader(path)
     options = load_options(
         **{"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16, **sizes},
     )
     model = spec = spec or read_header(reader.header.model_config)
-    part = None if link is None else part_of(spec, reader.header, link)
+    part = part_of(spec, reader.header, link) if link is not None else part
     gpu = gpu or (interpreted_gpu.InterpretedGpu if part is None else SharedInterpretedGpu)()
     stream = gpu.create_stream()
     source = source or LocalSource(path)

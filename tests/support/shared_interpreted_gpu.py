@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 
-from interpreted_gpu import InterpretedGpu
+from interpreted_gpu import HostStream, InterpretedGpu
 
 
 class SharedHostMemory:
@@ -45,6 +46,22 @@ class SharedInterpretedGpu(InterpretedGpu):
 
     def open_shared(self, descriptor: int, length_bytes: int) -> SharedHostMemory:
         return SharedHostMemory(os.dup(descriptor), length_bytes)
+
+    def wait_for_value(self, address: int, value: int, stream: HostStream) -> None:
+        def wait() -> None:
+            word = ctypes.c_uint32.from_address(address)
+            end = time.monotonic() + 60
+            while (word.value - value) & 1 << 31:
+                assert time.monotonic() < end, "nobody sent what a stream waits for"
+                time.sleep(0.0005)
+
+        stream.put(wait)
+
+    def write_value(self, address: int, value: int, stream: HostStream) -> None:
+        def write() -> None:
+            ctypes.c_uint32.from_address(address).value = value
+
+        stream.put(write)
 
     def map_host(self, host_address: int, length_bytes: int) -> MappedHostMemory:
         return MappedHostMemory(host_address, length_bytes)

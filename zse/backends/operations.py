@@ -193,6 +193,19 @@ class Operations(Protocol):
         """Choose a token for each sampling row of the step."""
 
 
+class StageOperations(Operations, Protocol):
+    """What a backend has besides that computes some layers of a model."""
+
+    def enter_stream(self, step: Step) -> Handle:
+        """Return the residual stream behind the layers before these, which another one computes."""
+
+    def leave_stream(self, step: Step, residual: Handle) -> Sampled:
+        """Leave the stream, with all that is to be added, for the layers that come after these."""
+
+    def pass_on(self, step: Step, left: Sampled) -> None:
+        """Send what a pass outside of the pool has left to whoever computes those layers."""
+
+
 @runtime_checkable
 class Pooler(Protocol):
     """What a backend of encoders has besides."""

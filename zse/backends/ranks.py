@@ -43,6 +43,37 @@ class Gift(NamedTuple):
 
 
 @record
+class Gate:
+    """The way of the stream from a stage to the next one: two bells, which count pieces of it."""
+
+    number: int
+    """Of all ways, from 0."""
+    sent: int
+    """Address of the bell of pieces that have come."""
+    taken: int
+    """Address of the bell of pieces whose place is free again."""
+
+
+@record
+class StageEdges:
+    """What a stage of a pipeline has of the stages beside it."""
+
+    number: int
+    """Of this stage, from 0, to which tokens come."""
+    num_stages: int
+    num_gates: int
+    """Of all stages together: each rank of a stage has one to its like in the next."""
+    arrives: Gate | None
+    """None: tokens come."""
+    leaves: Gate | None
+    """None: tokens are chosen here."""
+    link: RankLink
+    """Of all ranks of all stages."""
+    receiver: int
+    """Rank, in that link, of who has what leaves; this one where nothing does."""
+
+
+@record
 class RankPart:
     """What makes a backend one of several ranks."""
 
@@ -53,6 +84,18 @@ class RankPart:
     """What this rank has of the file's tensors."""
     crew: Crew | None = None
     """Of rank 0: the others, who are told what all do."""
+    edges: StageEdges | None = None
+    """Where the ranks compute some layers each: the stages beside this one."""
+
+    @property
+    def num_processes(self) -> int:
+        """Ranks of all stages, which share the machine."""
+        return self.link.share.ranks * (1 if self.edges is None else self.edges.num_stages)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether several ranks compute each layer together."""
+        return self.link.share.ranks > 1
 
 
 class Crew(Protocol):
@@ -95,7 +138,7 @@ class RankLink(Protocol):
     def memory(self, length_bytes: int) -> int:
         """Return the address of memory that all ranks share, zeros at first.
 
-        Each calls it once, with one length. It stays as long as the link.
+        All call it as often, each time with one length. It stays as long as the link.
         """
 
     def check(self) -> None:

@@ -57,7 +57,7 @@ class BenchmarkResult:
 app = App()
 _FLAGS = ["device", "threads", "kernels", "kv_dtype", "exact_activations", "deterministic"]
 _FLAGS += ["prefill_precision", "prefill_weights", "speculate", "draft_model"]
-_FLAGS += ["tensor_parallel", "gpus"]
+_FLAGS += ["tensor_parallel", "pipeline_parallel", "gpus"]
 
 
 @app.command("benchmark")

@@ -58,7 +58,7 @@ def plan(
     from zse.mesh.codecs import codec_named
     from zse.mesh.facts import read_mesh
     from zse.mesh.plan_report import describe_plan
-    from zse.mesh.work import work_of
+    from zse.models.work import work_of
     from zse.settings import load_settings
 
     with needing("mesh", "zse mesh plan"):

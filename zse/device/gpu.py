@@ -183,6 +183,15 @@ class Gpu(Protocol):
     def copy_on_device(
         self, destination: int, source: int, length_bytes: int, stream: Stream
     ) -> None: ...
+    def wait_for_value(self, address: int, value: int, stream: Stream) -> None:
+        """Have a stream wait until the uint32 at an address has come to a value, or gone past it.
+
+        The address is one of ``map_host``. Gone past is what is less than 2**31 further on.
+        """
+
+    def write_value(self, address: int, value: int, stream: Stream) -> None:
+        """Write a uint32 when all work before in the stream is done, and seen by everybody."""
+
     def copy_functions(self) -> CopyFunctions | None:
         """Return what threads without Python copy by; None where there is nothing of the kind."""
 

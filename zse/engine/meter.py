@@ -74,7 +74,7 @@ def open_runner(
     blocks_each = -(-num_tokens // options.cache.block_size) + 1
     num_blocks = blocks_each * options.batch.max_sequences
     options = with_values(options, {"num_blocks": num_blocks})
-    if options.ranks.tensor_parallel > 1:
+    if options.ranks.num_devices > 1:
         from zse.engine.ranks.opening import load_ranked_runner
 
         runner = load_ranked_runner(path, options, cache_dir=settings.cache_dir)

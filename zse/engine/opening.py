@@ -124,7 +124,7 @@ def send_weights(
     Where several devices compute the model, the processes of the others are started here; kernel
     packs and tables of this machine lie in ``cache_dir``.
     """
-    if options.ranks.tensor_parallel > 1:
+    if options.ranks.num_devices > 1:
         from zse.engine.ranks.opening import open_ranks  # which a single device does without
 
         ranks = open_ranks(reader, options, phases, cache_dir=cache_dir)
@@ -163,7 +163,7 @@ def _open_file(
         return open_shared(named.location, settings, is_streamed=runs_on_gpu(options.device.name))
     if isinstance(named, RemoteFile):
         # Several devices would each fetch what they share: the file is fetched once for all.
-        if runs_on_gpu(options.device.name) and options.ranks.tensor_parallel == 1:
+        if runs_on_gpu(options.device.name) and options.ranks.num_devices == 1:
             from zse.stream.opening import open_remote
 
             return open_remote(named.location, settings)

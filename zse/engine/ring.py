@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from zse.engine.pipeline import StepPipeline
+from zse.engine.scheduler import MOST_BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ class StepRing(StepPipeline):
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
         super().__init__(scheduler, runner)
+        self._most_tokens: int = getattr(runner, "tokens_beside", MOST_BESIDE)
         self._flying: deque[tuple[list[ScheduledChunk], PendingStep]] = deque()
 
     @property
@@ -43,9 +45,11 @@ class StepRing(StepPipeline):
     def next(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         wanted: int = self._runner.steps_in_flight
         while len(self._flying) < wanted:
-            step = self._submit(self._scheduler.schedule_beside(wanted, len(self._flying)))
+            chunks = self._scheduler.schedule_beside(wanted, len(self._flying), self._most_tokens)
+            step = self._submit(chunks)
             if step is None:
                 break
+            step[1].sample()  # nothing of these sequences is in flight: their masks are known
             self._flying.append(step)
         if not self._flying:
             return []

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zse.engine.sequence import Sequence
     from zse.kv.cache import KVCache
 
-_MOST_BESIDE = 256
+MOST_BESIDE = 256
 """Tokens of a step that others are in flight beside: a prompt is in pieces, which stages share."""
 
 
@@ -111,12 +111,15 @@ class Scheduler:
         chunks = self._schedule_pending()
         return [] if chunks is None else self._fill(chunks)
 
-    def schedule_beside(self, num_wanted: int, num_in_flight: int) -> list[ScheduledChunk]:
+    def schedule_beside(
+        self, num_wanted: int, num_in_flight: int, most_tokens: int = MOST_BESIDE
+    ) -> list[ScheduledChunk]:
         """Plan a step of sequences that no step in flight computes a token for.
 
         Args:
             num_wanted: Steps that shall be in flight at once: each gets its share of sequences.
             num_in_flight: Steps that are. Only where there is none is anybody preempted.
+            most_tokens: Of the step.
 
         Returns:
             As ``schedule_step``; empty also when a step in flight has to be waited for.
@@ -133,7 +136,7 @@ class Scheduler:
             is_free = sequence.table is not None and not sequence.num_pending
             if is_free and len(chunks) < share and has_room(sequence):
                 chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, "decode", 1))
-        return self._fill(chunks, min(self._max_batch_tokens, _MOST_BESIDE))
+        return self._fill(chunks, min(self._max_batch_tokens, most_tokens))
 
     def submitted(self, chunks: list[ScheduledChunk]) -> None:
         """Note that a step is in flight, and offer the blocks that it fills for reuse.

@@ -20,9 +20,9 @@ from zse.mesh.front import Front
 from zse.mesh.messages import AskFacts, AskLook, AskOpen, Done, Facts, Look
 from zse.mesh.opening import digest_of, shared_options
 from zse.mesh.runner import MeshRunner
-from zse.mesh.work import work_of
 from zse.models.runner import spec_of
 from zse.models.stage import check_divisible
+from zse.models.work import work_of
 from zse.option import with_values
 from zse.records import record
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from zse.mesh.membership import Patience
     from zse.mesh.partition import Goal, Plan
     from zse.mesh.peers import Peer
-    from zse.mesh.work import ModelWork
     from zse.models.spec import ModelSpec
+    from zse.models.work import ModelWork
     from zse.options import LoadOptions
 
 _LOG = logging.getLogger("zse.mesh")

@@ -19,7 +19,7 @@ from zse.units import memory_text
 
 if TYPE_CHECKING:
     from zse.mesh.facts import MeshFacts, NodeFacts
-    from zse.mesh.work import ModelWork
+    from zse.models.work import ModelWork
 
 Goal: TypeAlias = Literal["latency", "throughput"]
 _TOLERANCE = 1e-9

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from zse.mesh.codecs import Codec
     from zse.mesh.facts import MeshFacts
     from zse.mesh.partition import Plan
-    from zse.mesh.work import ModelWork
+    from zse.models.work import ModelWork
 
 
 def describe_plan(mesh: MeshFacts, work: ModelWork, plan: Plan, *, lossy: Codec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.handles import Handle, LayerWeights
-    from zse.backends.operations import Forward, Operations, Pooler, Sampled, Step
+    from zse.backends.operations import Forward, Operations, Pooler, Sampled, StageOperations, Step
     from zse.models.layer_spec import LayerSpec
     from zse.models.spec import ModelSpec, Pooling
 
@@ -19,14 +19,23 @@ def forward_of(spec: ModelSpec) -> Forward:
     """Return the pass of a model: its layers, then the choice of tokens."""
 
     def forward(ops: Operations, step: Step) -> Sampled:
-        return ops.lm_head_sample(step, run_layers(ops, spec, step), spec.head)
+        residual = run_layers(ops, spec, step)
+        if not spec.place.is_last:
+            return cast("StageOperations", ops).leave_stream(step, residual)
+        return ops.lm_head_sample(step, residual, spec.head)
 
     return forward
 
 
 def logits_of(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
-    """Return float32 logits [wanted, vocab] of the rows that a step's chunks ask for."""
-    return ops.lm_head(step, run_layers(ops, spec, step), spec.head)
+    """Return float32 logits [wanted, vocab] of the rows that a step's chunks ask for.
+
+    None where the head is computed elsewhere, by whom the stream goes on.
+    """
+    residual = run_layers(ops, spec, step)
+    if not spec.place.is_last:
+        return cast("StageOperations", ops).leave_stream(step, residual)
+    return ops.lm_head(step, residual, spec.head)
 
 
 def vectors_of(
@@ -38,7 +47,10 @@ def vectors_of(
 
 def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
     """Return the residual stream [tokens, hidden] before the final norm and the head."""
-    residual = ops.embed(step, ops.ends.embedding, spec.embedding.scale)
+    if spec.place.is_first:
+        residual = ops.embed(step, ops.ends.embedding, spec.embedding.scale)
+    else:
+        residual = cast("StageOperations", ops).enter_stream(step)
     told, inputs = None, spec.embedding.layer_inputs
     if inputs is not None:
         assert ops.ends.layer_inputs is not None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from zse.backends.handles import Handle
-    from zse.backends.operations import Backend, Cache, Pooler
+    from zse.backends.operations import Backend, Cache, Pooler, StageOperations
     from zse.backends.types import LogitRows
     from zse.models.spec import ModelSpec, Pooling
 
@@ -40,7 +40,11 @@ def logits_outside(
                 0, piece, start, blocks, kind_of(len(piece)), wants_logits=True, adapter=adapter
             )
             step = backend.begin(StepBatch(chunks=[chunk], sampling=[()]), cache)
-            parts.append(logits_of(backend, spec, step))
+            found = logits_of(backend, spec, step)
+            if spec.place.is_last:
+                parts.append(found)
+            else:
+                cast("StageOperations", backend).pass_on(step, found)
     return backend.join_rows(parts)
 
 

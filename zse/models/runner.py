@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zse.backends import ModelLoad, create_backend
 from zse.backends.operations import KeepsInHost, Pooler, Retainable, Settles, Shrinkable
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
+from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import (
     ContextLengthError,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from zse.stream.weights import StreamFacts
 
 _LOG = logging.getLogger("zse.models")
+_CPU_TOKENS_BESIDE, _GPU_TOKENS_BESIDE = 256, 2048
+"""A prompt is in pieces that stages share: of as many rows as are computed well at once."""
 
 
 class ModelRunner:
@@ -69,6 +72,8 @@ class ModelRunner:
         self.spec = spec
         self._computed = spec if part is None else part.spec.within(max_position)
         self._crew = None if part is None else part.crew
+        edges = None if part is None else part.edges
+        self._num_stages = 1 if edges is None else edges.num_stages
         self.max_position = max_position
         self.vocab_size = spec.vocab_size
         self.is_encoder = spec.is_encoder
@@ -84,7 +89,12 @@ class ModelRunner:
     @property
     def steps_in_flight(self) -> int:
         """Steps of different sequences that there should be at once; 1: as ``looks_ahead`` says."""
-        return 1
+        return self._num_stages
+
+    @property
+    def tokens_beside(self) -> int:
+        """Tokens of a step at most that others are in flight beside."""
+        return _GPU_TOKENS_BESIDE if runs_on_gpu(self.device.name) else _CPU_TOKENS_BESIDE
 
     @property
     def looks_ahead(self) -> bool:

@@ -139,6 +139,20 @@ class WeightGroup:
 
 
 @record
+class StagePlace:
+    """Where the layers of a spec stand in the model whose layers were shared out (a stage)."""
+
+    is_first: bool = True
+    """Whether tokens come to them; else the stream behind other layers does."""
+    is_last: bool = True
+    """Whether tokens are chosen behind them; else the stream goes on."""
+
+
+WHOLE = StagePlace()
+"""All layers are here."""
+
+
+@record
 class ModelSpec:
     """A decoder: embedding, layers, head."""
 
@@ -158,6 +172,8 @@ class ModelSpec:
     """Type of the checkpoint's weights: fp16, bf16 or fp32."""
     left_out: tuple[str, ...] = ()
     """How the names of a checkpoint's tensors begin that have no part in texts."""
+    place: StagePlace = WHOLE
+    """Which ends of the model are here; tables of an end that is not are never looked at."""
     header: Mapping[str, Any] = field(compare=False, repr=False)
     """The same as the file's header writes it."""
 
@@ -169,7 +185,7 @@ class ModelSpec:
     def gathered(self) -> frozenset[str]:
         """Names of the tables of which a step reads rows of tokens alone."""
         inputs = self.embedding.layer_inputs
-        tables = [] if self.is_tied else [self.embedding.weight]
+        tables = [] if self.is_tied and self.place.is_last else [self.embedding.weight]
         tables += [] if inputs is None else [inputs.table]
         return frozenset(table.name for table in tables)
 

@@ -9,6 +9,7 @@ pieces as there are rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from zse.errors import UsageError
@@ -31,7 +32,8 @@ class Cut:
 
     axis: Literal["rows", "columns"]
     pieces: tuple[tuple[int, int], ...]
-    """First row and number of rows of each piece, ascending; of columns there is one piece."""
+    """First row and number of rows of each piece, ascending; of columns there is one piece. A
+    device without any has nothing of the tensor."""
 
     @property
     def length(self) -> int:
@@ -41,7 +43,7 @@ class Cut:
     @property
     def end(self) -> int:
         """The first row, or column, of the tensor behind all of them."""
-        return max(first + count for first, count in self.pieces)
+        return max((first + count for first, count in self.pieces), default=0)
 
 
 class Sharded:
@@ -62,22 +64,25 @@ class Sharded:
     origin_bytes = 0
 
     def __init__(self, header: ZSEHeader, cuts: Mapping[str, Cut]) -> None:
-        self.header = header
+        absent = {name for name, cut in cuts.items() if not cut.pieces}
+        self.header = _without(header, absent)
+        """The file's, without tensors of which the device has nothing."""
         self._held: dict[str, TensorEntry] = {}
         self._runs: dict[str, tuple[Run, ...]] = {}
         self._names: dict[str, list[str]] = {}
         offset = 0
         for group, entries in members(header):
-            for entry in entries:
+            present = [entry for entry in entries if entry.name not in absent]
+            for entry in present:
                 cut = cuts.get(entry.name)
                 held = _placed(entry, cut, offset)
                 self._held[entry.name] = held
                 self._runs[entry.name] = tuple(_runs_of(entry, held, cut))
                 offset = held.parts[-1].end_bytes
-            self._names[group.name] = [entry.name for entry in entries]
+            self._names[group.name] = [entry.name for entry in present]
             offset = align_up(offset, PAGE)
         self.length_bytes = offset
-        if unknown := cuts.keys() - self._held.keys():
+        if unknown := cuts.keys() - {entry.name for entry in header.tensors}:
             raise Misuse.UNKNOWN_NAME(f"the file has no tensor {', '.join(sorted(unknown))}")
 
     def held(self, entry: TensorEntry) -> TensorEntry:
@@ -89,6 +94,12 @@ class Sharded:
     def runs_of(self, name: str) -> tuple[Run, ...]:
         """Return what is read of one tensor."""
         return self._runs[name]
+
+
+def _without(header: ZSEHeader, absent: set[str]) -> ZSEHeader:
+    if not absent:
+        return header
+    return replace(header, tensors=tuple(one for one in header.tensors if one.name not in absent))
 
 
 def _placed(entry: TensorEntry, cut: Cut | None, offset_bytes: int) -> TensorEntry:

@@ -8,12 +8,12 @@ from array import array
 
 import pytest
 from model_pairs import make_pair
+from random_steps import random_steps
 
 from zse.backends.cpu.stage import CPUStage
 from zse.backends.types import SequenceChunk, StepBatch
 from zse.errors import EngineError, UnsupportedModelError, UsageError
 from zse.format import ZSEReader
-from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner, spec_of
 from zse.models.stage import stage_of
 from zse.options import load_options
@@ -46,24 +46,6 @@ class Stages:
         for part in self.parts:
             part.close()
         self.reader.close()
-
-
-def random_steps(rng, vocab):
-    """Prompts in pieces, beside tokens of sequences that go on: what a scheduler plans."""
-    lengths = [0, 0, 0]
-    tables = [list(range(16 * slot, 16 * slot + 16)) for slot in range(3)]
-    for _ in range(12):
-        chunks, sampling = [], []
-        for slot in rng.sample(range(3), rng.randint(1, 3)):
-            count = 1 if lengths[slot] and rng.random() < 0.6 else rng.randint(1, 9)
-            tokens = [rng.randrange(vocab) for _ in range(count)]
-            kind = "decode" if count == 1 else "prefill"
-            chunks.append(SequenceChunk(slot, tokens, lengths[slot], tables[slot], kind))
-            temperature = rng.choice([0.0, 1.0])
-            row = SamplingRow(temperature=temperature, seed=slot, step=lengths[slot], logprobs=2)
-            sampling.append([row] if rng.random() < 0.8 else [])
-            lengths[slot] += count
-        yield StepBatch(chunks=chunks, sampling=sampling)
 
 
 @pytest.mark.parametrize(

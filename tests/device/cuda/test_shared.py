@@ -124,3 +124,20 @@ def test_a_gpu_that_cannot_reach_another_one_says_so(
         gpu.link_to(1)
     with breaks(CudaRule.NO_DEVICE, match="there is no GPU 2"):
         gpu.link_to(2)
+
+
+def test_a_stream_waits_for_a_number_of_the_hosts_memory_and_writes_one(gpu: Gpu) -> None:
+    pages = mmap.mmap(-1, 4096)
+    first = c_char.from_buffer(pages)
+    mapped, stream = gpu.map_host(addressof(first), 4096), gpu.create_stream()
+    pages[12:16] = (7).to_bytes(4, "little")
+    for value in (6, 7, 2**32 - 9):  # which the number has gone past, counted round
+        gpu.wait_for_value(mapped.address + 12, value, stream)
+    with pytest.raises(CudaError):
+        gpu.wait_for_value(mapped.address + 12, 8, stream)  # nobody would ever write it
+    gpu.write_value(mapped.address + 20, 9, stream)
+    stream.synchronize()
+    assert pages[20:24] == (9).to_bytes(4, "little")
+    mapped.free()
+    del first
+    pages.close()

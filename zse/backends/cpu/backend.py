@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from zse.backends.cpu.adapters import NativeAdapter
 from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.cache import KVCache
-from zse.backends.cpu.execution import computed
+from zse.backends.cpu.execution import Stream, computed
+from zse.backends.cpu.flow import StreamFlow
+from zse.backends.cpu.later import LaterStep
 from zse.backends.cpu.memory import Pages
 from zse.backends.cpu.pacing import PacedWeights, say, window_of
 from zse.backends.cpu.program import Recorder
@@ -38,11 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.adapters import AdapterWeights
-    from zse.backends.cpu.execution import Stream
     from zse.backends.cpu.program import Program
     from zse.backends.cpu.weights import Tensors
     from zse.backends.kv_groups import KVGroups
-    from zse.backends.operations import Forward
+    from zse.backends.operations import Forward, PendingStep
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
     from zse.device.probe import DeviceInfo
@@ -87,7 +90,7 @@ class CPUBackend(Recorder):
         part: RankPart | None = None,
     ) -> None:
         check_supported(spec)
-        machine = probe() if part is None else probe().divided(part.link.share.ranks)
+        machine = probe() if part is None else probe().divided(part.num_processes)
         warn_of_size(reader, machine)
         self._library = library = load(options.device.cpu_instructions)
         tensors: Tensors = reader
@@ -128,6 +131,10 @@ class CPUBackend(Recorder):
             threads, spin_nanoseconds=spin_nanoseconds(machine, threads)
         )
         self._meetings: Meetings | None = None
+        self._flow: StreamFlow | None = None
+        self._later: deque[LaterStep] = deque()
+        """Steps of rank 0 of several stages, which are computed when they are waited for."""
+        self._is_later = part is not None and part.edges is not None and part.crew is not None
         self._pages: PageArrival | None = None
         plan = None if part is not None else window_of(reader, spec, options.stream, machine)
         if plan is not None:
@@ -135,7 +142,7 @@ class CPUBackend(Recorder):
         elif part is None:
             self._pages = self._begin_arrival(machine.available_memory_bytes)
         else:
-            self._meetings = self._meet(part, threads)
+            self._join(part, spin_nanoseconds(probe(), threads * part.num_processes))
         self.device = DeviceUsed(
             name="cpu",
             hardware=machine.cpu_model,
@@ -149,27 +156,30 @@ class CPUBackend(Recorder):
         """Return how many threads compute; of those that were asked for each rank has its share."""
         threads = options.device.threads or choose_threads(machine, self._weight_bytes)
         if part is not None and options.device.threads:
-            return max(1, threads // part.link.share.ranks)
+            return max(1, threads // part.num_processes)
         return threads
 
-    def _meet(self, part: RankPart, threads: int) -> Meetings:
-        """Return where steps meet those of the other ranks, from now on."""
-        meetings = Meetings(
-            part.link,
-            self._spec,
-            rows=ROWS_AT_ONCE,
-            wanted=self._registers.most_wanted,
-            spin_nanoseconds=spin_nanoseconds(probe(), threads * part.link.share.ranks),
-        )
-        self._registers.step.ranks = meetings.pointer
-        return meetings
+    def _join(self, part: RankPart, spin: int) -> None:
+        """Have steps meet those of the other ranks, and the stream go on, from now on."""
+        if part.edges is not None:
+            width = self._spec.hidden_size
+            self._flow = StreamFlow(part.edges, width, self._library, spin_nanoseconds=spin)
+        if part.is_divided:
+            self._meetings = Meetings(
+                part.link,
+                self._spec,
+                rows=ROWS_AT_ONCE,
+                wanted=self._registers.most_wanted,
+                spin_nanoseconds=spin,
+            )
+            self._registers.step.ranks = self._meetings.pointer
 
-    def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:
+    def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:  # noqa: ARG002
         """Return the bytes that steps read of a file, or of a share of it."""
         return sum(
-            tensors.entry(entry.name).length_bytes
-            for entry in reader.header.loaded().tensors
-            if is_read_whole(self._spec, entry.name)
+            tensors.entry(weight.name).length_bytes
+            for weight in self._spec.weights()
+            if is_read_whole(self._spec, weight.name)
         )
 
     def _choose_groups(self, options: LoadOptions) -> KVGroups:
@@ -190,7 +200,19 @@ class CPUBackend(Recorder):
 
     # --- the pass ------------------------------------------------------------------------------
 
-    def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
+    def submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
+        """Compute a step; rank 0 of several stages does when it is waited for.
+
+        Until then other steps are sent on their way, which the stages before it compute.
+        """
+        compute = partial(self._compute, batch, forward)
+        if not self._is_later:
+            return FinishedStep(answers=compute())
+        later = LaterStep(compute, self._later)
+        self._later.append(later)
+        return later
+
+    def _compute(self, batch: StepBatch, forward: Forward) -> Answers:
         step, states = self.begin(batch), self._memory.states
         programs = self._programs
         if step.adapters is not None:
@@ -203,13 +225,38 @@ class CPUBackend(Recorder):
         for chunk in batch.chunks:
             if chunk.restored_from is not None:
                 states.copy(self.states.slot_of(chunk.restored_from), chunk.sequence_slot)
-        answers = self._sample(program, step)
+        if self._spec.place.is_last:
+            self._stream = self._arriving(step)
+            answers = self._sample(program, step)
+        else:
+            self.pass_on(step, program)
+            answers = [()] * len(batch.chunks)
         for chunk in batch.chunks:
             if chunk.saved_to is not None:
                 states.copy(chunk.sequence_slot, self.states.slot_of(chunk.saved_to))
-        return FinishedStep(answers=answers)
+        return answers
+
+    def _arriving(self, step: Step) -> Stream | None:
+        """Wait for the stream that layers before these leave; None where all layers are here."""
+        if self._flow is None:
+            return None
+        return Stream(self._spec.hidden_size, self._flow.receive(len(step.tokens)), None)
+
+    def pass_on(self, step: Step, program: Program) -> None:
+        """Compute a step's layers and send the stream behind them to the next stage."""
+        width, count = self._spec.hidden_size, len(step.tokens)
+        assert self._flow is not None
+        outgoing = memoryview(bytearray(4 * count * width)).cast("f")
+        stream = Stream(width, self._flow.receive(count), outgoing)
+        for _ in computed(self._pool, self._registers, program, step, [], stream=stream):
+            pass
+        self._check_ranks()
+        self._flow.send(outgoing)
 
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
+        if cache is not None:
+            while self._later:
+                self._later.popleft().compute()  # what was sent before comes before
         kind = TextStep if self._spec.is_encoder else Step
         memory, vocab_size = cache or self._memory, self._spec.vocab_size
         step = kind(batch, *memory, vocab_size, all_single=self._all_single)
@@ -244,6 +291,7 @@ class CPUBackend(Recorder):
             wanted,
             logits=logits.pages.address,
             at_once=0 if self._meetings is None else self._registers.most_wanted,
+            stream=self._arriving(step),
         ):
             pass  # all of them stay
         self._registers.put_logits()
@@ -281,7 +329,7 @@ class CPUBackend(Recorder):
 
     def _compute_part(self, program: Program, step: Step, wanted: list[int]) -> Answers:
         """Compute what another rank's tokens are chosen from."""
-        for _ in computed(self._pool, self._registers, program, step, wanted):
+        for _ in computed(self._pool, self._registers, program, step, wanted, stream=self._stream):
             pass
         self._check_ranks()
         return [()] * len(step.batch.chunks)

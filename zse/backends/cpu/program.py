@@ -135,13 +135,15 @@ class Recorder(MixtureRecorder):
         }
 
     def _bind_ends(self, spec: ModelSpec) -> EndWeights:
-        """Return the weights that belong to no layer."""
+        """Return the weights that belong to no layer, as far as they are here."""
         weights, head, inputs = self._weights, spec.head, spec.embedding.layer_inputs
-        self._embedding = Embedding(spec.embedding, weights)
+        place = spec.place
+        if place.is_first:
+            self._embedding = Embedding(spec.embedding, weights)
         return EndWeights(
-            embedding=self._embedding.tokens,
-            final_norm=None if head.norm is None else weights.norm(head.norm),
-            head=self._head_matrix(spec),
+            embedding=self._embedding.tokens if place.is_first else None,
+            final_norm=weights.norm(head.norm) if place.is_last and head.norm else None,
+            head=self._head_matrix(spec) if place.is_last else None,
             classifier=bind_classifier(head.classifier, weights),
             layer_inputs=None
             if inputs is None
@@ -154,7 +156,9 @@ class Recorder(MixtureRecorder):
         if not spec.is_tied:
             return self._weights.matrix(spec.head.weight)
         if (rows := spec.head.rows) is None:
-            return self._embedding.tokens
+            is_bound = spec.place.is_first
+            table = spec.embedding.weight
+            return self._embedding.tokens if is_bound else self._weights.matrix(table)
         return self._weights.rows_of(spec.embedding.weight, rows.first, rows.count)
 
     def drop(self) -> None:
@@ -169,6 +173,13 @@ class Recorder(MixtureRecorder):
     def embed(self, step: Step | None, _embedding: structs.Matrix, scale: float) -> Register:
         self._begin_recording(step)
         return self._embedding.record(self._recording, scale, width=self._stream_columns)
+
+    def enter_stream(self, step: Step | None) -> Register:
+        self._begin_recording(step)
+        return Register.RESIDUAL
+
+    def leave_stream(self, _step: object, _residual: Register) -> Program:
+        return Program(self._recording.take(), [], self._stretches())
 
     def _begin_recording(self, step: Step | None) -> None:
         """Begin a program anew, with the angles that its layers need."""

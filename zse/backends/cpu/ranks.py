@@ -44,11 +44,13 @@ class ShareOfFile:
         self._cuts = cuts
         header = reader.header.loaded()
         self._placement = Sharded(header, cuts)
-        self._entries = {entry.name: self._placement.held(entry) for entry in header.tensors}
+        present = self._placement.header.tensors
+        self._entries = {entry.name: self._placement.held(entry) for entry in present}
         self._pages = Pages(self._placement.length_bytes)
         start = address_of(reader.weights())
         first = header.groups[0].offset_bytes
-        runs = [run for name in cuts for run in self._placement.runs_of(name)]
+        held = [name for name in cuts if name in self._entries]
+        runs = [run for name in held for run in self._placement.runs_of(name)]
         with ThreadPoolExecutor(_COPIERS, "zse-share") as pool:
             for run in runs:
                 for piece in _in_pieces(run):

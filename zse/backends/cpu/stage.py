@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.backend import CPUBackend
-from zse.backends.cpu.embedding import Embedding
 from zse.backends.cpu.execution import Stream, computed
-from zse.backends.cpu.program import Program
-from zse.backends.handles import EndWeights
 from zse.backends.kv_groups import KVGroups
 from zse.backends.resident import cached_attentions
 from zse.errors import EngineError
-from zse.kernels.native.codes import Register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.cpu.step import Step
+    from zse.backends.cpu.program import Program
     from zse.backends.cpu.weights import Tensors
     from zse.backends.types import Answers, StepBatch
     from zse.format.reader import ZSEReader
-    from zse.kernels.native import structs
     from zse.kernels.native.library import Library
-    from zse.models.spec import ModelSpec
     from zse.models.stage import StageSpec
     from zse.options import LoadOptions
 
@@ -49,20 +43,6 @@ class CPUStage(CPUBackend):
 
     # --- what differs from a whole model ------------------------------------------------------
 
-    def _bind_ends(self, spec: ModelSpec) -> EndWeights:
-        stage, weights, head = self.stage, self._weights, spec.head
-        if stage.is_first:
-            self._embedding = Embedding(spec.embedding, weights)
-        matrix: structs.Matrix | None = None
-        if stage.is_last:
-            table = spec.embedding.weight if spec.is_tied else head.weight
-            matrix = None if table is None else weights.matrix(table)
-        return EndWeights(
-            embedding=self._embedding.tokens if stage.is_first else None,
-            final_norm=weights.norm(head.norm) if stage.is_last and head.norm else None,
-            head=matrix,
-        )
-
     def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:  # noqa: ARG002
         read = self.stage.weight_names - self.stage.gathered
         return sum(one.length_bytes for one in reader.header.loaded().tensors if one.name in read)
@@ -76,13 +56,6 @@ class CPUStage(CPUBackend):
         spans = self._weights.spans(without=self.stage.gathered)
         self._further = [PageArrival(*span) for span in spans[1:]]
         return PageArrival(*spans[0])
-
-    def enter_stream(self, step: Step) -> Register:
-        self._begin_recording(step)
-        return Register.RESIDUAL
-
-    def leave_stream(self, _step: Step, _residual: Register) -> Program:
-        return Program(self._recording.take(), [])
 
     # --- steps --------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.pooled_blocks import PooledBlocks
 from zse.backends.gpu.retained import Retained
-from zse.backends.gpu.step import StepPlan, plan_step, shape_of
+from zse.backends.gpu.step import StepPlan, plan_step, shape_of, without_choice
 from zse.backends.gpu.step_maker import GREEDY, StepMaker
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
     from zse.backends.gpu.arriving import RestOfStart
+    from zse.backends.gpu.flow import PassedStep
     from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
     from zse.backends.gpu.model import DeviceModel
@@ -75,7 +76,10 @@ class GPUBackend(PooledBlocks, GPUOperations):
             max_slots=limits.max_slots,
             stream=stream,
             check=self._check_ranks,
+            in_flight=1 if model.flow is None else model.flow.num_stages,
         )
+        self._flow = model.flow
+        self._ends_here = model.spec.place.is_last
         self._texts = text_operations_of(model)
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._retained: Retained | None = None
@@ -97,6 +101,8 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._is_asked = True
         self._passes.make_room(self._moved)
         plan = plan_step(batch, self._limits)
+        if not self._ends_here:
+            plan = without_choice(plan)
         check_states(batch.chunks, self.states)
         self._send_adapters(plan)
         states = self._memory.sequences.states
@@ -119,7 +125,8 @@ class GPUBackend(PooledBlocks, GPUOperations):
         try:
             return self._compute(plan, forward)
         except DeviceError as error:
-            if not (error.is_out_of_memory and self._give_up()):
+            is_repeatable = self._flow is None  # what came from another stage comes once
+            if not (error.is_out_of_memory and is_repeatable and self._give_up()):
                 raise
             return self._compute(plan, forward)
 
@@ -131,17 +138,38 @@ class GPUBackend(PooledBlocks, GPUOperations):
     def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
         if self._is_captured(plan) and self._is_due():
             captured = self._replay(plan, forward)
+            if not self._ends_here:
+                return self._pass_on(captured.residual, plan)
             if (choice := captured.choice) is None:
                 return self._result_ring.receive(plan, self._stream)
             replay = partial(choice.launch, self._stream)
             return MaskedStep(partial(self._choose, plan, captured.masks, replay))
         step = self._maker.begin(plan, self._memory.sequences)
+        self._receive(step.scratch.residual, plan)
         forward(self, step)
+        if not self._ends_here:
+            return self._pass_on(step.scratch.residual, plan)
         hidden = self._hidden_of(plan, step)
         if not plan.sampling_kind.masked:
             return self._result_ring.receive(plan, self._stream, hidden)
         choose = partial(self.choose, step)
         return MaskedStep(partial(self._choose, plan, step.scratch.masks, choose, hidden))
+
+    def _receive(self, residual: int, plan: StepPlan) -> None:
+        """Have the stream of a step come from the stage before, if there is one."""
+        if self._flow is not None:
+            self._flow.receive(residual, plan.num_rows)
+
+    def _pass_on(self, residual: int, plan: StepPlan) -> PassedStep:
+        assert self._flow is not None
+        self._flow.send(residual, plan.num_rows)
+        return self._flow.passed(len(plan.batch.chunks))
+
+    def pass_on(self, step: Step, _left: object) -> None:
+        """Send the stream of a step outside of the pool on, and wait until it has gone."""
+        assert self._flow is not None
+        self._flow.send(step.scratch.residual, step.shape.rows)
+        self._flow.passed(0).wait()
 
     @property
     def begins_with_capture(self) -> bool:
@@ -227,7 +255,9 @@ class GPUBackend(PooledBlocks, GPUOperations):
         limits = self._limits if cache is None else self._model.limits(cache.cache)
         plan = plan_step(batch, limits)
         self._send_adapters(plan)
-        return self._maker.begin(plan, cache or self._memory.sequences)
+        step = self._maker.begin(plan, cache or self._memory.sequences)
+        self._receive(step.scratch.residual, plan)
+        return step
 
     def _send_adapters(self, plan: StepPlan) -> None:
         """Send what a step uses of adapters and the device has not got yet."""
@@ -244,6 +274,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._passes.before_head()
         shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room, adapter_room=tiles)
         self._maker.send(plan, shape, captured.inputs.address)
+        self._receive(captured.residual, plan)
         captured.graph.launch(self._stream)
         return captured
 
@@ -284,8 +315,9 @@ class GPUBackend(PooledBlocks, GPUOperations):
 
     def _check_ranks(self) -> None:
         """Refuse what was computed without another rank, which is gone or hangs."""
-        if self._model.collectives is not None:
-            self._model.collectives.check()
+        for one in (self._model.collectives, self._flow):
+            if one is not None:
+                one.check()
 
     # --- memory --------------------------------------------------------------------------------
 
@@ -370,7 +402,8 @@ class GPUBackend(PooledBlocks, GPUOperations):
 
     def retain(self) -> Retained | None:
         """Have ``close`` leave everything to a model of the same shape; None where it cannot be."""
-        is_shared = self._model.collectives is not None or not self._passes.looks_ahead
+        is_shared = self._model.collectives is not None or self._flow is not None
+        is_shared |= not self._passes.looks_ahead
         if self._model.adapters is not None or is_shared or self._passes.is_arriving:
             return None  # whose numbers, streaming layers or other ranks are of this model
         is_narrow = self._model.options.cache.kv_dtype in NARROW_KV_DTYPES

@@ -104,6 +104,8 @@ class CapturedStep:
     """Where it reads its inputs."""
     masks: int
     """Address that it reads masks from."""
+    residual: int
+    """Address of the stream, where it comes from another stage or goes to one."""
 
     def free(self) -> None:
         """Give it back; no step of it is in flight."""

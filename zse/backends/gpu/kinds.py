@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.collectives import Collectives
     from zse.backends.gpu.delta import LinearAttention
     from zse.backends.gpu.experts import ExpertOperations
+    from zse.backends.gpu.flow import StreamFlow
     from zse.backends.gpu.host_arena import HostArena
     from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.kv_pool import KVPool
@@ -119,7 +120,7 @@ def collectives_of(
     Where bits may not depend on how many rows there are, and where nothing may be rounded, sums are
     sent as float32 however many they are.
     """
-    if part is None:
+    if part is None or not part.is_divided:
         return None
     from zse.backends.gpu.collectives import Collectives
 
@@ -127,6 +128,18 @@ def collectives_of(
     is_exact = device.deterministic or device.exact_activations
     hidden = part.spec.hidden_size
     return Collectives(gpu, stream, part.link, hidden=hidden, is_exact=is_exact)
+
+
+def flow_of(
+    gpu: Gpu, stream: Stream, part: RankPart | None, options: LoadOptions
+) -> StreamFlow | None:
+    """Return the stream's way from stage to stage; None where one has all layers."""
+    if part is None or part.edges is None:
+        return None
+    from zse.backends.gpu.flow import StreamFlow
+
+    most = max(options.batch.max_batch_tokens, options.batch.max_sequences)
+    return StreamFlow(gpu, stream, part.edges, hidden=part.spec.hidden_size, most_rows=most)
 
 
 def mixtures_of(

@@ -31,6 +31,7 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from zse.backends.gpu.collectives import Collectives
+    from zse.backends.gpu.flow import StreamFlow
     from zse.backends.gpu.forward import Query, Step
     from zse.backends.gpu.heads import AttentionKind
     from zse.backends.gpu.key_factors import DeviceFactors
@@ -82,6 +83,7 @@ class DeviceModel:
         key_factors: DeviceFactors,
         passes: Passes,
         collectives: Collectives | None = None,
+        flow: StreamFlow | None = None,
     ) -> None:
         self.weights = weights
         self.passes = passes
@@ -91,6 +93,8 @@ class DeviceModel:
         self.options = options
         self.collectives = collectives
         """What this rank does together with the others; None where it is alone."""
+        self.flow = flow
+        """The stream's way from stage to stage; None where all layers are here."""
         self.layers = passes.scopes([bind_layer(layer, weights) for layer in spec.layers])
         norm = spec.head.norm
         inputs = spec.embedding.layer_inputs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.arriving import RestOfStart
 from zse.backends.gpu.backend import GPUBackend
 from zse.backends.gpu.key_factors import DeviceFactors, read_key_factors
-from zse.backends.gpu.kinds import collectives_of, import_kinds, state_pool_of
+from zse.backends.gpu.kinds import collectives_of, flow_of, import_kinds, state_pool_of
 from zse.backends.gpu.kv_pool import BLOCK_SIZE, KVLayout, KVPool, layout_for
 from zse.backends.gpu.launcher import PackLauncher
 from zse.backends.gpu.memory import (
@@ -130,6 +130,7 @@ def build_backend(
     with phases("kernels"):
         launcher = make_launcher()
         collectives = collectives_of(arrival.gpu, stream, load.part, options)
+        flow = flow_of(arrival.gpu, stream, load.part, options)
     with phases("kv-cache"):
         tuning = Tuning.load(launcher.device.name, cache_dir=load.cache_dir)
         model = DeviceModel(
@@ -142,6 +143,7 @@ def build_backend(
             DeviceFactors(arrival.gpu, factors),
             passes,
             collectives,
+            flow,
         )
         memory = _share_out(arrival, model, layout, options, load.part)
         model.make_tables(launcher, stream)
@@ -212,7 +214,8 @@ def _share_out(
     blocks on all.
     """
     states = states_of(model.spec, options)
-    shared_bytes = 0 if model.collectives is None else model.collectives.length_bytes
+    exchanges = [one for one in (model.collectives, model.flow) if one is not None]
+    shared_bytes = sum(one.length_bytes for one in exchanges)
     budget = replace(
         arrival.budget,
         scratch=model.plans.largest_scratch_bytes() + shared_bytes,

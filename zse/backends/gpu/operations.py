@@ -72,6 +72,15 @@ class GPUOperations(Choosing):
         self._gather(step, embedding.table, self._hidden, residual, scale, placing)
         return Residual(address=residual, norm=embedding.norm)
 
+    def enter_stream(self, step: Step) -> Residual:
+        """Return the stream, which has come from the stage before to where this one keeps it."""
+        return Residual(address=step.scratch.residual)
+
+    def leave_stream(self, step: Step, residual: Residual) -> None:
+        """Add what is pending, so that all of the stream is where the next stage's rows go from."""
+        unread = step.scratch.plain(step.shape.rows, self._hidden)
+        self._norm(step, residual, None, unread)
+
     def layer_inputs(
         self,
         step: Step,

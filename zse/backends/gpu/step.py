@@ -21,6 +21,7 @@ from zse.errors import EngineError
 from zse.kernels.attention.context import aligned_blocks
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 from zse.kernels.lm_head_sample.entries import adjustment_entries
+from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from zse.backends.types import SequenceChunk, StepBatch, StepKind
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
-    from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.kv.windows import WindowGroup
 
 LINES_ROWS = 256
@@ -86,6 +86,11 @@ class StepPlan:
     adapter_tiles: int
     """Tiles of rows that have one adapter each; 0 where no row has one."""
 
+    @property
+    def num_rows(self) -> int:
+        """Tokens of all chunks, without what fills a captured step up."""
+        return sum([len(chunk.token_ids) for chunk in self.batch.chunks])
+
 
 def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
     """Check a batch and put its chunks in order.
@@ -129,6 +134,21 @@ def plan_step(batch: StepBatch, limits: StepLimits) -> StepPlan:
         wants_logits=any(chunk.wants_logits for chunk in chunks),
         wants_hidden=any(row.wants_hidden for row in rows),
         adapter_tiles=count_adapter_tiles(chunks, len(prefill)),
+    )
+
+
+def without_choice(plan: StepPlan) -> StepPlan:
+    """Return a step whose tokens are chosen elsewhere: nothing of how is sent to the device.
+
+    Rows are as many, and are rounded alike, as where tokens are chosen.
+    """
+    return replace(
+        plan,
+        batch=replace(plan.batch, masks=None),
+        sampling=[SamplingRow(temperature=0.0)] * len(plan.sampling),
+        sampling_kind=SamplingKind(),
+        entries=adjustment_entries([], set()),
+        mask_rows=(),
     )
 
 

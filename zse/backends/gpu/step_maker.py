@@ -101,7 +101,13 @@ class StepMaker:
         step = self._step(shape, inputs.address, self._memory.sequences, key.sampling)
         graph = self._recorded(step, work)
         choice = self._recorded(step, choose) if key.sampling.masked else None
-        return CapturedStep(graph=graph, choice=choice, inputs=inputs, masks=step.scratch.masks)
+        return CapturedStep(
+            graph=graph,
+            choice=choice,
+            inputs=inputs,
+            masks=step.scratch.masks,
+            residual=step.scratch.residual,
+        )
 
     def rehearse_prompt(
         self, rows: int, work: Callable[[Step], object], choose: Callable[[Step], object]

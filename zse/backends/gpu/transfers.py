@@ -74,7 +74,8 @@ class ResultRing:
     """Where sampled tokens are written on the device, and their way to the host.
 
     The device remembers the last token of ``max_slots`` sequences; one slot more is for padding.
-    ``check`` is called when a step has ended, before its tokens are believed.
+    ``check`` is called when a step has ended, before its tokens are believed. ``in_flight`` are
+    steps of stages that may be, where there are more than two.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ResultRing:
         max_slots: int,
         stream: Stream,
         check: Callable[[], None] = lambda: None,
+        in_flight: int = 1,
     ) -> None:
         self._gpu = gpu
         self._check = check
@@ -105,9 +107,10 @@ class ResultRing:
             top_tokens=top_tokens,
             top_logprobs=top_logprobs,
         )
-        self._hosts = [gpu.allocate_host(self._offsets[-1]) for _ in range(RING)]
-        self._hidden_hosts: list[HostBlock | None] = [None] * RING
-        self._events = [gpu.create_event() for _ in range(RING)]
+        count = max(RING, in_flight + 1)
+        self._hosts = [gpu.allocate_host(self._offsets[-1]) for _ in range(count)]
+        self._hidden_hosts: list[HostBlock | None] = [None] * count
+        self._events = [gpu.create_event() for _ in range(count)]
         self._next = 0
 
     def receive(
@@ -115,7 +118,7 @@ class ResultRing:
     ) -> PendingResults:
         """Copy a step's tokens to the host, behind the step; with them the rows of ``hidden``."""
         index = self._next
-        self._next = (index + 1) % RING
+        self._next = (index + 1) % len(self._hosts)
         host = self._hosts[index]
         count = len(plan.sampled)
         if count:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from zse.device.gpu import Stream as AnyStream
 
 _LIMIT_STACK_SIZE = 0
+_WAIT_VALUE_REACHED = 0
+"""``CU_STREAM_WAIT_VALUE_GEQ``."""
 _COPY_FUNCTIONS = dict(
     zip(
         DRIVER_FUNCTIONS,
@@ -192,6 +194,14 @@ class Gpu:
         self, destination: int, source: int, length_bytes: int, stream: AnyStream
     ) -> None:
         self._driver.call("cuMemcpyDtoDAsync_v2", destination, source, length_bytes, stream.handle)
+
+    def wait_for_value(self, address: int, value: int, stream: AnyStream) -> None:
+        self._driver.call(
+            "cuStreamWaitValue32_v2", stream.handle, address, value, _WAIT_VALUE_REACHED
+        )
+
+    def write_value(self, address: int, value: int, stream: AnyStream) -> None:
+        self._driver.call("cuStreamWriteValue32_v2", stream.handle, address, value, 0)
 
     def copy_functions(self) -> CopyFunctions:
         """Return the driver's own functions, which need no interpreter."""

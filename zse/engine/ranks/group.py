@@ -82,6 +82,7 @@ class RankGroup:
         reader: The model's open file.
         options: How it is loaded; those of the ranks say how many there are.
         devices: The name of each rank's device.
+        ends: Layer behind each stage; the ranks of a stage follow each other, of the last first.
         cache_dir: Of this machine's kernel packs and tables.
 
     Raises:
@@ -93,6 +94,7 @@ class RankGroup:
         reader: ZSEReader,
         options: LoadOptions,
         devices: Sequence[str],
+        ends: Sequence[int] = (),
         *,
         cache_dir: Path | None = None,
     ) -> None:
@@ -122,9 +124,11 @@ class RankGroup:
         for error in self._start_errors:
             self.close()
             raise DeviceError(f"no process of a rank could be started: {error}")
-        self._give_tasks(reader, options, cache_dir)
+        self._give_tasks(reader, options, ends, cache_dir)
 
-    def _give_tasks(self, reader: ZSEReader, options: LoadOptions, cache_dir: Path | None) -> None:
+    def _give_tasks(
+        self, reader: ZSEReader, options: LoadOptions, ends: Sequence[int], cache_dir: Path | None
+    ) -> None:
         file = reader.share_file()
         spin = spin_of(len(self.devices))
         try:
@@ -136,6 +140,7 @@ class RankGroup:
                     None if cache_dir is None else str(cache_dir),
                     rank,
                     list(self.devices),
+                    list(ends),
                     spin,
                 )
                 with contextlib.suppress(OSError):  # it has ended: the thread sees that

@@ -61,6 +61,8 @@ class Task(msgspec.Struct, array_like=True, tag="task"):
     rank: int
     devices: list[str]
     """Of all ranks."""
+    ends: list[int]
+    """Layer behind each stage."""
     spin_nanoseconds: int
 
 

@@ -10,10 +10,13 @@ from zse.backends.ranks import Share
 from zse.device.open import check_device, runs_on_gpu
 from zse.device.phases import no_phases
 from zse.engine.ranks.group import RankGroup
+from zse.engine.ranks.stages import Places, place_part
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
+from zse.models.cuts import cut_layers
 from zse.models.runner import load_runner, spec_of
-from zse.models.share import part_of, share_of
+from zse.models.share import share_of
+from zse.models.work import work_of
 from zse.option import with_values
 from zse.records import record
 
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from zse.device.gpu import Gpu
     from zse.device.phases import Phases
     from zse.format.model_file import ModelFile
+    from zse.format.spec import ZSEHeader
     from zse.models.runner import ModelRunner
+    from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
 
 
@@ -82,12 +87,15 @@ def open_ranks(
                 hint="Fetch it first: zse pull URL.",
             )
         header, spec = reader.header.loaded(), spec_of(reader)
-        for rank in range(len(devices)):  # told here, in one sentence, before anything is started
-            share_of(spec, header.tensors, Share(rank=rank, ranks=len(devices)))
+        ranks = options.ranks.tensor_parallel
+        for rank in range(ranks):  # told here, in one sentence, before anything is started
+            if ranks > 1:
+                share_of(spec, header.tensors, Share(rank=rank, ranks=ranks))
+        places = Places(num_ranks=ranks, ends=stage_ends(spec, header, options))
         options = with_values(options, {"stream": "off"})
         with phases("ranks"):
-            group = RankGroup(reader, options, devices, cache_dir=cache_dir)
-        part = replace(part_of(spec, header, group.link), crew=group)
+            group = RankGroup(reader, options, devices, places.ends, cache_dir=cache_dir)
+        part = replace(place_part(spec, header, group.link, places), crew=group)
         options = with_values(options, {"device": devices[0]})
         arrival = begin_arrival(options, reader, cuts=part.cuts, phases=phases)
         if arrival is not None:
@@ -142,7 +150,7 @@ def devices_of(options: LoadOptions) -> list[str]:
         UsageError: The GPUs that are named are not as many as there are ranks.
         DeviceError: The device is unknown, or there are fewer GPUs.
     """
-    name, count = options.device.name, options.ranks.tensor_parallel
+    name, count = options.device.name, options.ranks.num_devices
     first = check_device(name)
     if not runs_on_gpu(name):
         if options.ranks.gpus:
@@ -155,9 +163,27 @@ def devices_of(options: LoadOptions) -> list[str]:
     if len(numbers) != count:
         raise UsageError(
             f"{len(numbers)} GPUs are named for {count} ranks: {options.ranks.gpus}",
-            hint="Name as many as --tensor-parallel says.",
+            hint="Name as many as --tensor-parallel times --pipeline-parallel.",
         )
     return [f"cuda:{number}" for number in numbers]
+
+
+def stage_ends(spec: ModelSpec, header: ZSEHeader, options: LoadOptions) -> tuple[int, ...]:
+    """Return the layer behind each stage: of one, all of them.
+
+    Raises:
+        UnsupportedModelError: The model is no stack of layers that hand on nothing but a stream.
+        UsageError: It has too few layers for so many stages.
+    """
+    stages = options.ranks.pipeline_parallel
+    if stages == 1:
+        return (len(spec.layers),)
+    context = options.batch.max_context or spec.max_position
+    work = work_of(
+        spec, header.tensors, streams=options.batch.max_sequences, context_tokens=context
+    )
+    cuts = cut_layers(spec, work, stages, context_tokens=context)
+    return tuple(one.end for one in cuts)
 
 
 def check_links(gpu: Gpu, devices: Sequence[str]) -> None:

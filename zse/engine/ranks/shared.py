@@ -3,6 +3,7 @@
     page 0    not 0: the ranks have failed
     page 1    bells: messages that were sent; then, for each rank, those that it has done
     page 2    for each of the last messages where it lies, and how long it is
+    page 3    bells of the ways from stage to stage: pieces that have come, pieces that are taken
     page 4..  the ring, and behind it what the backends asked for
 
 It is a file of this machine's memory without a name, which processes inherit: it goes with the last
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import EngineError
 from zse.kernels.native.codes import BELL_BYTES
-from zse.units import MIB
+from zse.units import MIB, align_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 RING_BYTES = 32 * MIB
 MOST_IN_FLIGHT = 256
 _PAGE = 4096
-_BELLS, _SLOTS, _RING = _PAGE, 2 * _PAGE, 4 * _PAGE
+_BELLS, _SLOTS, _GATES, _RING = _PAGE, 2 * _PAGE, 3 * _PAGE, 4 * _PAGE
+_OPEN = (1 << 31) - 1
+"""What bells of ways are at when nobody shall wait for them any more, as an int32 too."""
 _AREA = _RING + RING_BYTES
 _SLOT = struct.Struct("=QQ")
 _LOOK_NANOSECONDS = 100_000_000
@@ -44,7 +47,8 @@ class SharedMemory:
             os.ftruncate(fd, _AREA)
         self.fd = fd
         self._map = mmap.mmap(fd, _AREA)
-        self._area: mmap.mmap | None = None
+        self._areas: list[mmap.mmap] = []
+        self._end = _AREA
         self.view = memoryview(self._map)
         self.address = _address_of(self._map)
         self._broken = self.view[:4].cast("i")
@@ -63,8 +67,23 @@ class SharedMemory:
         return self._broken[0] != 0
 
     def break_off(self) -> None:
-        """Say that the ranks have failed; whoever waits for one stops to."""
+        """Say that the ranks have failed; whoever waits for one stops to.
+
+        GPUs that wait for rows from stage to stage look at nothing but their bells.
+        """
         self._broken[0] = 1
+        gates = self.view[_GATES : _GATES + _PAGE].cast("Q")
+        for at in range(0, len(gates), BELL_BYTES // 8):
+            gates[at] = _OPEN
+
+    @property
+    def gates_address(self) -> int:
+        """Of a page that holds nothing but bells of ways."""
+        return self.address + _GATES
+
+    def gate(self, number: int) -> int:
+        """Return the address of a bell of a way between stages."""
+        return self.gates_address + number * BELL_BYTES
 
     def bell(self, number: int) -> int:
         """Return the address of a bell: 0 is that of messages, 1 + r that of rank r."""
@@ -74,19 +93,23 @@ class SharedMemory:
         return int(self._counts[number * BELL_BYTES // 8])
 
     def area(self, length_bytes: int) -> int:
-        """Return the address of memory behind the ring; every rank asks once, for as much."""
-        if os.fstat(self.fd).st_size < _AREA + length_bytes:
-            os.ftruncate(self.fd, _AREA + length_bytes)
-        self._area = mmap.mmap(self.fd, length_bytes, offset=_AREA)
-        return _address_of(self._area)
+        """Return the address of memory behind the ring; all ranks ask as often, for as much."""
+        end = self._end + align_up(length_bytes, _PAGE)
+        if os.fstat(self.fd).st_size < end:
+            os.ftruncate(self.fd, end)
+        self._areas.append(mmap.mmap(self.fd, length_bytes, offset=self._end))
+        self._end = end
+        return _address_of(self._areas[-1])
 
     def moved(self, ranks: int) -> tuple[int, ...]:
         """Return numbers that change as long as a step goes on: messages done, and sums."""
         done = tuple(self.count(1 + rank) for rank in range(ranks))
-        if self._area is None or len(self._area) < ranks * BELL_BYTES:
-            return done
-        sums = memoryview(self._area)[: ranks * BELL_BYTES].cast("Q")
-        return done + tuple(sums[rank * BELL_BYTES // 8] for rank in range(ranks))
+        gates = self.view[_GATES : _GATES + _PAGE].cast("Q")
+        pieces = tuple(gates[:: BELL_BYTES // 8])
+        if not self._areas or len(self._areas[-1]) < ranks * BELL_BYTES:
+            return done + pieces
+        sums = memoryview(self._areas[-1])[: ranks * BELL_BYTES].cast("Q")
+        return done + pieces + tuple(sums[rank * BELL_BYTES // 8] for rank in range(ranks))
 
     def put_slot(self, number: int, offset: int, length: int) -> None:
         _SLOT.pack_into(self.view, _SLOTS + number % MOST_IN_FLIGHT * _SLOT.size, offset, length)

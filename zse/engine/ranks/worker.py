@@ -30,11 +30,11 @@ from zse.engine.ranks.messages import (
 )
 from zse.engine.ranks.opening import check_links
 from zse.engine.ranks.shared import Receiver, SharedMemory
+from zse.engine.ranks.stages import Places, place_part
 from zse.errors import EngineError
 from zse.format.reader import ZSEReader
 from zse.kernels.native.library import load
 from zse.models.runner import load_runner, spec_of
-from zse.models.share import part_of
 from zse.options import load_options
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket
     receiver = Receiver(shared, library, task.rank, spin_ns=task.spin_nanoseconds)
     with ZSEReader(f"/proc/self/fd/{file_fd}") as reader:
         spec = spec_of(reader)
-        part = part_of(spec, reader.header.loaded(), link)
+        places = Places(num_ranks=options.ranks.tensor_parallel, ends=tuple(task.ends))
+        part = place_part(spec, reader.header.loaded(), link, places)
         arrival = begin_arrival(options, reader, cuts=part.cuts)
         if arrival is not None:
             check_links(arrival.gpu, task.devices)
