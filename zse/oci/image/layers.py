@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from zse.oci.debian.packages import Archive, debian_entries, read_debian_lock, update_debian_lock
 from zse.oci.image.code import APPLICATION, code_entries, entries_digest
 from zse.oci.layout.cache import LayerCache
-from zse.oci.layout.layer import LIBRARY_VERSIONS, Compression, Layer, write_layer
+from zse.oci.layout.layer import (
+    LIBRARY_VERSIONS,
+    PACK_ZSTD_LEVEL,
+    ZSTD_LEVEL,
+    Compression,
+    Layer,
+    write_layer,
+)
 from zse.oci.layout.tar import directory, file_of_path
 from zse.oci.python.pyc import with_byte_code
 from zse.oci.python.wheel import SITE_PACKAGES, wheel_entries
@@ -147,7 +154,8 @@ class LayerBuilder:
         for name, path in sorted(packs.items()):
             self.materials.append(kernels_material(name, sha256_of(path)))
         title = f"kernels for {', '.join(sorted(packs))}"
-        return self._layer(title, ["kernels", entries_digest(entries)], lambda: entries)
+        key = ["kernels", entries_digest(entries)]
+        return self._layer(title, key, lambda: entries, zstd_level=PACK_ZSTD_LEVEL)
 
     def _wheels(self, name: str, files: list[tuple[Path, str]]) -> Layer:
         prune = self.build.recipe.wheels.prune
@@ -159,7 +167,12 @@ class LayerBuilder:
         )
 
     def _layer(
-        self, title: str, inputs: Sequence[object], entries: Callable[[], Iterable[Entry]]
+        self,
+        title: str,
+        inputs: Sequence[object],
+        entries: Callable[[], Iterable[Entry]],
+        *,
+        zstd_level: int = ZSTD_LEVEL,
     ) -> Layer:
         options, progress = self.build.options, self.build.progress
         compression, mtime = options.compression, options.epoch_seconds
@@ -176,7 +189,13 @@ class LayerBuilder:
                     progress=partial(progress, f"{title}, byte code"),
                 )
             return write_layer(
-                files, blobs, compression=compression, mtime=mtime, comment=title, progress=progress
+                files,
+                blobs,
+                compression=compression,
+                mtime=mtime,
+                comment=title,
+                progress=progress,
+                zstd_level=zstd_level,
             )
 
         layer, was_built = self.cache.layer(key, build)

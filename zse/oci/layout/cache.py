@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-IMAGE_FORMAT = "3"
+IMAGE_FORMAT = "4"
 """Raised whenever the builder writes other bytes for the same inputs."""
 
 
