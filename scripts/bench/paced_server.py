@@ -58,6 +58,7 @@ class PacedCore:
 
     def __init__(self) -> None:
         self.options = SimpleNamespace(max_sequences=MAX_RUNNING)
+        self.runner = SimpleNamespace()
         self._left: dict[str, int] = {}
         self._next = time.perf_counter()
 

@@ -66,6 +66,9 @@ class ScriptedEngine:
     max_running: int = 64
     forms: list[Any] = field(default_factory=list)
 
+    def settle(self):
+        """Have all weights there."""
+
     @property
     def num_active(self):
         return self.active
