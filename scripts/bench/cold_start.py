@@ -21,12 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import object_server
 from machine import machine_facts
 from peers import PeerNotRunError, measure_peer
-from timed_server import PROMPT_TOKENS, ROOT, Starts, measure_starts, spread, zse_server
+from timed_server import HOST, PROMPT_TOKENS, ROOT, Starts, measure_starts, spread, zse_server
 
 sys.path.insert(0, str(ROOT))
 
@@ -37,6 +39,8 @@ from zse.format import ZSEReader
 from zse.models.families import read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from zse.models.spec import ModelSpec
 
 PEERS = ("import-torch", "hf-bnb", "llama-server")
@@ -63,6 +67,12 @@ def main() -> None:
         default="ready",
         help="ask once the server is ready; or from the first moment on, until it answers",
     )
+    parser.add_argument(
+        "--line-gigabits",
+        type=float,
+        default=0.0,
+        help="read the file from an object server behind a line of this width, on a GPU",
+    )
     parser.add_argument("--serve-arguments", default="", help="more flags of our server")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="zse-cold-") as folder:
@@ -84,18 +94,22 @@ def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, obj
     if kind == "cuda":
         arguments.append(f"--kv-gib={kv_gib(spec, kind):.4f}")
     arguments += shlex.split(options.serve_arguments)
-    server = replace(
-        zse_server(model, device=options.device, arguments=arguments),
-        prompt_tokens=options.prompt_tokens,
-        asks=options.asks,
-    )
-    found = measure_starts(
-        server,
-        repeat=options.repeat,
-        vocabulary=spec.vocab_size,
-        settle_seconds=options.settle_seconds,
-    )
+    with origin_of(model, options.line_gigabits) as named:
+        server = replace(
+            zse_server(named, device=options.device, arguments=arguments),
+            prompt_tokens=options.prompt_tokens,
+            asks=options.asks,
+        )
+        found = measure_starts(
+            server,
+            repeat=options.repeat,
+            vocabulary=spec.vocab_size,
+            settle_seconds=options.settle_seconds,
+        )
     ours = summary(found)
+    if options.line_gigabits:
+        ours["line_ms"] = round(model.stat().st_size / (options.line_gigabits * 1e9 / 8) * 1000, 1)
+        print(f"the line alone takes {ours['line_ms']} ms")
     print(f"\n{name}: {model.stat().st_size / 1e9:.2f} GB on {options.device}")
     print_summary("zse", ours)
     peers: dict[str, object] = {}
@@ -121,6 +135,16 @@ def measure(name: str, work: Path, options: argparse.Namespace) -> dict[str, obj
             print(f"{peer}: not run: {error}")
             peers[peer] = {"not_run": str(error)}
     return {"model": name, "file_bytes": model.stat().st_size, "zse": ours, "peers": peers}
+
+
+@contextmanager
+def origin_of(model: Path, gigabits: float) -> Iterator[Path | str]:
+    """Yield the file, or its address behind a line that is so wide."""
+    if not gigabits:
+        yield model
+        return
+    with object_server.serving(model, gigabits) as port:
+        yield f"http://{HOST}:{port}/model.zse"
 
 
 def zse_file(name: str, work: Path) -> Path:

@@ -80,7 +80,7 @@ class Starts:
     """Growth of the GPU's used memory; 0 without a GPU."""
 
 
-def zse_server(model: Path, *, device: str, arguments: Sequence[str] = ()) -> TimedServer:
+def zse_server(model: Path | str, *, device: str, arguments: Sequence[str] = ()) -> TimedServer:
     """Return our server, started the way an image starts it: no site, no user folder."""
     paths = [str(ROOT), *(path for path in sys.path if path and path != str(ROOT))]
     command = [sys.executable, "-I", "-S", "-c", BOOT.format(paths=paths), str(model)]
