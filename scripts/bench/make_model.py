@@ -45,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--like", choices=CONFIGS, required=True)
     parser.add_argument("--quant", choices=QUANTS, default="int4")
+    parser.add_argument("--group-size", type=int, help="weights that share a scale")
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=min(16, os.cpu_count() or 1))
@@ -60,6 +61,7 @@ def main() -> None:
         options.out,
         like=options.like,
         quant=options.quant,
+        group_size=options.group_size,
         seed=options.seed,
         threads=options.threads,
         digest=not options.no_digest,
@@ -82,6 +84,7 @@ def make_model(
     *,
     like: str,
     quant: str,
+    group_size: int | None = None,
     seed: int = 0,
     threads: int = 4,
     digest: bool = True,
@@ -91,7 +94,8 @@ def make_model(
     """Write the file; it appears under its name when it is whole. Return its size in bytes."""
     longest = {"max_position_embeddings": max_position} if max_position else {}
     config_json = {**CONFIGS[like], **longest}
-    planned = plan_file(config_json, quant, seed, tokenizer or builtin_checkpoint("tiny"))
+    storage = Storage(quantization=quant, group_size=group_size)
+    planned = plan_file(config_json, storage, seed, tokenizer or builtin_checkpoint("tiny"))
     layout = plan_layout(planned)
     draft = out.with_name(f"{out.name}.{os.getpid()}.partial")
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -111,15 +115,15 @@ def make_model(
     return layout.file_size_bytes
 
 
-def plan_file(config_json: dict, quant: str, seed: int, tokenizer: Path) -> PlannedFile:
-    spec, storage = read_checkpoint(config_json), Storage(quantization=quant)
+def plan_file(config_json: dict, storage: Storage, seed: int, tokenizer: Path) -> PlannedFile:
+    spec = read_checkpoint(config_json)
     return PlannedFile(
         architecture=spec.family,
         model_config=spec.header,
         provenance={
             "source": "random weights",
             "tool": f"make_model, zse {__version__}",
-            "options": {"quantization": quant, "seed": seed},
+            "options": {"quantization": storage.quantization, "seed": seed},
         },
         sections=sections_from(tokenizer, config_json),
         groups=[

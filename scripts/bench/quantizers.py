@@ -122,6 +122,8 @@ OURS = "zse"
 QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
     "int4": (OURS, 4.25, ours(Scheme.INT4, 128)),
     "int4-g64": (OURS, 4.5, ours(Scheme.INT4, 64)),
+    "int3": (OURS, 3.5, ours(Scheme.INT3, 64)),
+    "int2": (OURS, 3.0, ours(Scheme.INT2, 32)),
     "nf4": (OURS, 4.25, ours(Scheme.NF4, 64)),
     "nl4": (OURS, 4.5, ours(Scheme.NL4, 16)),
     "nl4-g32": (OURS, 4.25, ours(Scheme.NL4, 32)),
