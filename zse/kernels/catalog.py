@@ -22,6 +22,7 @@ from zse.kernels.norm import variants as norm
 from zse.kernels.pool import variants as pool
 from zse.kernels.rope_store import variants as rope_store
 from zse.kernels.route import variants as route
+from zse.kernels.turned import variants as turned
 
 if TYPE_CHECKING:
     from zse.kernels.variant import Variant
@@ -41,6 +42,7 @@ FOLDERS = (
     pool,
     latent,
     exchange,
+    turned,
 )
 
 

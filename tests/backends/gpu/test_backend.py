@@ -254,6 +254,41 @@ def test_kept_weights_give_the_bits_of_those_that_are_made_for_each_step(make_pa
     assert found["keep"].equal(found["make"])
 
 
+def test_steps_of_fewer_rows_read_kept_weights_too_in_graphs_and_after_they_are_given_up(
+    make_pair, monkeypatch
+):
+    monkeypatch.setattr("zse.backends.gpu.plans.QUANTIZED_ROWS", 1)
+    path = make_pair("qwen2", "int4", **SHAPE).path
+    cpu = load_runner(path, load_options(device="torch", num_blocks=8))
+    wanted = as_tensor(cpu.logits(PROMPT))
+    cpu.close()
+    with closing(open_runner(path, prefill_weights="keep")) as runner:
+        backend = runner._backend
+        prompts = [chunk(PROMPT, 0), chunk([9, 8, 7], 0, slot=1, blocks=(4, 0))]
+        first = runner.execute(StepBatch(chunks=prompts, sampling=[[greedy()]] * 2))
+        found = as_tensor(runner.logits(PROMPT))
+        assert (found - wanted).norm() <= 4e-2 * wanted.norm()
+        answers = {}
+        for given_up in (False, True):
+            if given_up:
+                assert backend._give_up()
+                assert not backend._graphs
+            for step in range(2):
+                tokens = [answer[0].token_id for answer in first]
+                chunks = [
+                    chunk([tokens[0]], len(PROMPT)),
+                    chunk([tokens[1]], 3, slot=1, blocks=(4, 0)),
+                ]
+                rows = [[replace(greedy(step + 1), logprobs=4)]] * 2
+                answers[given_up, step] = runner.execute(StepBatch(chunks=chunks, sampling=rows))
+            (captured,) = backend._graphs.values()
+            assert captured.is_turned != given_up
+        assert answers[False, 0] == answers[False, 1]
+        for turned, plain in zip(answers[False, 1], answers[True, 1], strict=True):
+            for (_, score), (_, other) in zip(turned[0].top, plain[0].top, strict=True):
+                assert score == pytest.approx(other, abs=5e-2)
+
+
 def test_the_first_decode_step_is_launched_as_it_is_where_none_is_captured_and_then_captured(
     runner, path
 ):

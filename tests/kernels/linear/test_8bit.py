@@ -13,18 +13,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from matrices import Matrix, make_matrix, relative_error
 
-from zse.kernels.layout import Plain
+from zse.kernels.layout import Plain, Turned
 from zse.kernels.linear.definitions import MATMUL_8BIT_STREAM
 from zse.kernels.linear.launch_8bit import (
     find_row_maxima,
     linear_8bit,
+    linear_8bit_split,
     maxima_bytes,
+    splits_of_turned,
     turn_activations,
     turned_at,
     turned_bytes,
 )
 from zse.kernels.linear.reference import turn_and_round, turned_product
 from zse.kernels.linear.variants import TOKEN_GROUPS, matmul_8bit
+from zse.kernels.linear.weight import LinearWeight
 
 SCRATCH_ROWS = 130
 
@@ -145,6 +148,36 @@ def test_programs_that_stay_write_every_tile_and_nothing_past_the_end() -> None:
     assert relative_error(outputs[:tokens, :rows], wanted) <= 1e-6
     assert outputs[tokens:].isnan().all()
     assert outputs[:, rows:].isnan().all()
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_programs_that_share_a_tile_leave_summands_of_the_product(splits: int) -> None:
+    tokens, rows, columns = 5, 48, 512
+    generator = torch.Generator().manual_seed(3)
+    values, weights = (
+        torch.randint(-127, 128, (count, columns), generator=generator, dtype=torch.int8)
+        for count in (tokens, rows)
+    )
+    token_scales, row_scales = torch.rand(tokens) + 0.5, torch.rand(rows) + 0.5
+    outputs = torch.full((splits + 1, tokens, rows), float("nan"))
+    turned, kept = (
+        Turned(rows=len(codes), columns=columns, codes=codes.data_ptr(), scales=scales.data_ptr())
+        for codes, scales in ((values, token_scales), (weights, row_scales))
+    )
+    matrix = LinearWeight(scheme="int8", rows=rows, columns=columns, weights=0)
+    linear_8bit_split(
+        InterpretedLauncher(), matrix, turned, outputs.data_ptr(), "fp32", kept=kept, splits=splits
+    )
+    wanted = values.double() @ weights.double().T * token_scales[:, None] * row_scales[None, :]
+    assert relative_error(outputs[:splits].sum(0), wanted) <= 1e-6
+    assert outputs[splits:].isnan().all()
+
+
+def test_few_tiles_are_shared_and_many_are_not() -> None:
+    assert splits_of_turned(3584, 18944, 128, 132) == 8
+    assert splits_of_turned(3584, 3584, 128, 132) == 4
+    assert splits_of_turned(37888, 3584, 128, 132) == 1
+    assert splits_of_turned(3584, 18944, 256, 132) == 4
 
 
 def test_a_token_that_is_taken_in_parts_has_one_scale() -> None:

@@ -133,7 +133,10 @@ class GPUBackend(PooledBlocks, GPUOperations):
     def _give_up(self) -> bool:
         """Give back memory that steps can do without; whether there was some."""
         self._stream.synchronize()
-        return self._model.kept_weights.give_up() or self._passes.give_up(self._moved)
+        if self._model.give_up_turned():
+            self._drop_graphs()
+            return True
+        return self._passes.give_up(self._moved)
 
     def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
         if self._is_captured(plan) and self._is_due():
@@ -290,6 +293,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._drop_graphs()
 
     def _drop_graphs(self) -> None:
+        """Forget the steps that were captured: memory that they read is no longer theirs."""
         for captured in self._graphs.values():
             captured.free()
         self._graphs.clear()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.weights import BoundNorm
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials, Plain
+    from zse.kernels.layout import Activation, Partials, Plain, Turned
     from zse.kernels.lm_head_sample.arrays import SamplingKind
     from zse.kernels.norm.launch import PostNorm
     from zse.kernels.route.launch import Choice
@@ -130,6 +130,8 @@ class Deferred:
     """Whether they can be made in int8."""
     write: Callable[[Activation], None] = field(repr=False)
     """Makes them."""
+    write_turned: Callable[[Turned], None] | None = field(default=None, repr=False)
+    """Makes them turned; None where they are turned when they are there."""
 
 
 @record

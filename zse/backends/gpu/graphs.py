@@ -106,6 +106,8 @@ class CapturedStep:
     """Address that it reads masks from."""
     residual: int
     """Address of the stream, where it comes from another stage or goes to one."""
+    is_turned: bool = False
+    """Whether it reads weights that are kept turned."""
 
     def free(self) -> None:
         """Give it back; no step of it is in flight."""

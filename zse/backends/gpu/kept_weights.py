@@ -41,6 +41,11 @@ class KeptWeights:
         return sum(turned_bytes(weight.rows, weight.columns) for weight in self._weights)
 
     @property
+    def count(self) -> int:
+        """Matrices that are kept, or will be."""
+        return len(self._weights)
+
+    @property
     def taken_bytes(self) -> int:
         """Bytes that they take by now."""
         return 0 if self._block is None else self._block.length_bytes
@@ -49,18 +54,19 @@ class KeptWeights:
         """Return a matrix, turned; None where it is not kept."""
         return self._turned.get(weight.weights)
 
-    def make(self, launcher: Launcher, maxima: RowMaxima) -> None:
+    def make(self, launcher: Launcher, maxima: RowMaxima) -> bool:
         """Have all of them turned in the launcher's stream, the first time; maxima are found.
 
-        Where the memory is gone by now they are turned for each step, as others are.
+        Where the memory is gone by now they are turned for each step, as others are. Returns
+        whether anything has changed.
         """
         if self._are_there or not self._weights:
-            return
-        if self._block is None and not self._take():
-            return
-        for weight in self._weights:
-            turn_matrix(launcher, weight, maxima.of(weight), self._turned[weight.weights])
-        self._are_there = True
+            return False
+        if self._block is not None or self._take():
+            for weight in self._weights:
+                turn_matrix(launcher, weight, maxima.of(weight), self._turned[weight.weights])
+            self._are_there = True
+        return True
 
     def forget(self) -> None:
         """Note that the weights are others: they are turned when they are next needed."""

@@ -134,6 +134,23 @@ class DeviceModel:
     def keep_turned(self, limit_bytes: int) -> None:
         """Keep weights turned for prompts, once one comes, in at most so many bytes."""
         self.kept_weights = KeptWeights(self._gpu, self.stayed_matrices, limit_bytes)
+        self._note_kept()
+
+    def prepare_turned(self, launcher: Launcher) -> None:
+        """Have ready what products of turned rows read, the first time; weights are there."""
+        self.row_maxima.find(launcher)
+        if self.kept_weights.make(launcher, self.row_maxima):
+            self._note_kept()
+
+    def give_up_turned(self) -> bool:
+        """Give back what is kept of turned weights, for good; whether there was some."""
+        given = self.kept_weights.give_up()
+        self._note_kept()
+        return given
+
+    def _note_kept(self) -> None:
+        count = len(self.plans.turned_matrices)
+        self.plans.keep_turned(0 < count == self.kept_weights.count)
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
         kind, rope, sinks = self.plans.attention_kinds[index], attention.rope, attention.sinks

@@ -12,9 +12,10 @@ from zse.kernels.attention.context import attention_over_context, gather_context
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
 from zse.kernels.gate_up.launch import activate, activate_times
-from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain
+from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain, Turned
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
+from zse.kernels.turned.launch import takes_silu, turned_silu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -249,8 +250,15 @@ class GPUOperations(Choosing):
         post_norm: BoundNorm | None,
     ) -> Residual:
         """Leave the split sums of inputs @ linear^T for the next norm to add."""
-        output = self._form(step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize)
-        inputs.write(output)
+        output: Activation | Turned
+        if inputs.write_turned is not None and self._turns(step, linear.weight):
+            output = step.scratch.turned(step.shape.rows, linear.weight.columns)
+            inputs.write_turned(output)
+        else:
+            output = self._form(
+                step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize
+            )
+            inputs.write(output)
         return Residual(
             address=residual.address,
             pending=self._product(step, linear, output),
@@ -312,13 +320,15 @@ class GPUOperations(Choosing):
         inputs = self._normalized(step, residual, norm, weight)
         self._begin_adapting(step, linear, inputs)
         joined: Plain | Partials
-        if isinstance(inputs, Plain) and self._model.plans.widens(inputs.rows):
+        widens = self._model.plans.widens(inputs.rows)
+        if isinstance(inputs, Turned) or (isinstance(inputs, Plain) and widens):
             joined = Plain(rows=inputs.rows, columns=weight.rows, values=step.scratch.sums)
             self._multiply_many(step, weight, inputs, joined.values, "bf16")
         else:
             joined = self._multiply(step, weight, inputs)
         self._end_adapting(step, linear, inputs, joined)
         columns = weight.rows // (1 + mlp.is_gated)
+        is_usual = mlp.activation == "silu" and mlp.is_gated and not linear.bias
 
         def make(output: Activation) -> None:
             activate(
@@ -331,7 +341,16 @@ class GPUOperations(Choosing):
                 limit=mlp.limit,
             )
 
-        return Deferred(columns=columns, can_quantize=columns % ACTIVATION_GROUP == 0, write=make)
+        def make_turned(output: Turned) -> None:
+            turned_silu(step.launcher, joined, output)
+
+        can_turn = is_usual and takes_silu(columns) and not step.shape.adapter_tiles
+        return Deferred(
+            columns=columns,
+            can_quantize=columns % ACTIVATION_GROUP == 0,
+            write=make,
+            write_turned=make_turned if can_turn else None,
+        )
 
     # --- pieces --------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from zse.backends.types import LOGITS_ROWS, MAX_DRAFTS, mask_bytes
 from zse.kernels.attention.context import aligned_blocks, context_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import decode_tile
-from zse.kernels.linear.launch_8bit import takes_8bit, turned_bytes
+from zse.kernels.linear.launch_8bit import splits_of_turned, takes_8bit, turned_bytes
 from zse.kernels.linear.plan import plan_any_rows, plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
@@ -96,6 +96,7 @@ class StepPlans:
         any_rows = ANY_ROWS_ATTENTION if self.deterministic else 0
         self.latents = latent_plans_of(spec, facts, self.max_context, any_rows=any_rows)
         self._tuning = tuning
+        self._turns_fewer = False
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
         self.mixtures = mixture_plans_of(spec, linears, self)
         self.scratch = lru_cache(maxsize=256)(self._scratch)
@@ -154,8 +155,22 @@ class StepPlans:
             return "none"
         if self.widens(shape.rows):
             return "tokens" if self._turns else "none"
+        if self._turns_fewer and shape.rows > QUANTIZED_ROWS:
+            return "tokens"
         few = self.deterministic or shape.rows <= QUANTIZED_ROWS
         return "groups" if few and not shape.prefill_rows else "none"
+
+    def keep_turned(self, are_kept: bool) -> None:
+        """Note whether all turned matrices are kept: fewer rows are then multiplied with them."""
+        if self._turns_fewer != (are_kept and self._turns):
+            self._turns_fewer = not self._turns_fewer
+            self.scratch.cache_clear()
+
+    def turned_splits(self, weight: LinearWeight, rows: int) -> int:
+        """Return how many summands a product of turned rows leaves."""
+        if self.widens(rows):
+            return 1
+        return splits_of_turned(weight.rows, weight.columns, rows, self.facts.multiprocessors)
 
     @property
     def _turns(self) -> bool:
@@ -250,7 +265,7 @@ class StepPlans:
             low_rank=low_rank_bytes(model, self._options.lora, shape) if shape.adapter_tiles else 0,
             gates=self._gates_bytes(rows),
             delta=delta.workspace_bytes(shape.prefill_rows) if delta else 0,
-            weights=self._weights_bytes(shape, max(columns)) if widened else 0,
+            weights=self._weights_bytes(shape, max(columns), widened=widened),
             experts=mixtures.routing,
             beside=mixtures.beside,
             logits=wanted * model.vocab_size * 4,
@@ -259,9 +274,12 @@ class StepPlans:
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
         )
 
-    def _weights_bytes(self, shape: InputShape, columns: int) -> int:
+    def _weights_bytes(self, shape: InputShape, columns: int, *, widened: bool) -> int:
         """Return the room for rows of a matrix, and for activations that are turned beside them."""
-        if self.rounding(shape) != "tokens":
+        is_turned = self.rounding(shape) == "tokens"
+        if not widened:  # of fewer rows all matrices are kept
+            return turned_bytes(shape.rows, columns) if is_turned else 0
+        if not is_turned:
             return WIDENED_BYTES
         return max(WIDENED_BYTES, WIDENED_BYTES // 2 + turned_bytes(shape.rows, columns))
 
@@ -331,7 +349,10 @@ class StepPlans:
         forms = [False]
         if self.reads_quantized(shape) and supports_quantized(weight):
             forms.append(True)
-        return max(self.plan(weight, rows, quantized=form).output_bytes for form in forms)
+        plain = max(self.plan(weight, rows, quantized=form).output_bytes for form in forms)
+        if self.rounding(shape) != "tokens" or not takes_8bit(weight):
+            return plain
+        return max(plain, self.turned_splits(weight, rows) * rows * weight.rows * 4)
 
     def _distinct_linears(self) -> list[LinearWeight]:
         """Return one matrix of each form, but those that are counted apart."""

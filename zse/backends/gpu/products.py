@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import Activation, Partials, Plain
+from zse.kernels.layout import Activation, Partials, Plain, Turned
 from zse.kernels.linear.launch import linear, linear_prefill
-from zse.kernels.linear.launch_8bit import linear_8bit, takes_8bit, turn_activations
+from zse.kernels.linear.launch_8bit import (
+    linear_8bit,
+    linear_8bit_split,
+    takes_8bit,
+    turn_activations,
+)
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.norm.launch import residual_norm, stream_norm
+from zse.kernels.turned.launch import takes_norm, turned_norm
 
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
-    from zse.kernels.layout import Turned
     from zse.kernels.linear.weight import LinearWeight
 
 
@@ -33,12 +38,32 @@ class Products:
         make = step.scratch.quantized if quantized else step.scratch.plain
         return make(rows, weight.columns)
 
+    def _turns(self, step: Step, weight: LinearWeight) -> bool:
+        """Whether a matrix of a step is multiplied turned; what adapters read stays as it is."""
+        return step.rounding == "tokens" and takes_8bit(weight)
+
     def _normalized(
         self, step: Step, residual: Residual, norm: BoundNorm | None, weight: LinearWeight
-    ) -> Activation:
+    ) -> Activation | Turned:
+        if norm is not None and self._turns_norm(step, residual, norm, weight):
+            turned = step.scratch.turned(step.shape.rows, weight.columns)
+            added = residual.take_pending()[0]
+            turned_norm(
+                step.launcher, residual.address, norm.weight, norm.epsilon, turned, added=added
+            )
+            return turned
         output = self._form(step, weight, step.shape.rows, can_quantize=True)
         self._norm(step, residual, norm, output)
         return output
+
+    def _turns_norm(
+        self, step: Step, residual: Residual, norm: BoundNorm, weight: LinearWeight
+    ) -> bool:
+        """Whether the norm of the stream is turned on its way out: of usual layers."""
+        is_plain = not (residual.bias or residual.post or residual.norm) and residual.scale == 1.0
+        is_usual = is_plain and not (norm.is_layer_norm or norm.bias or step.shape.adapter_tiles)
+        alone = self._model.collectives is None
+        return alone and is_usual and self._turns(step, weight) and takes_norm(self._hidden)
 
     def _norm(
         self,
@@ -102,7 +127,7 @@ class Products:
         self,
         step: Step,
         weight: LinearWeight,
-        inputs: Activation,
+        inputs: Activation | Turned,
         address: int = 0,
         max_splits: int | None = None,
         *,
@@ -113,8 +138,14 @@ class Products:
         ``exact``: its 16-bit inputs are not rounded, however many rows there are.
         """
         address = address or step.scratch.sums
+        if isinstance(inputs, Plain) and not exact and self._turns(step, weight):
+            inputs = self._turned(step, inputs)
+        if isinstance(inputs, Turned):
+            splits = self._model.plans.turned_splits(weight, inputs.rows)
+            self._multiply_turned(step, weight, inputs, address, "fp32", splits)
+            return Partials(rows=inputs.rows, columns=weight.rows, splits=splits, values=address)
         if isinstance(inputs, Plain) and self._model.plans.widens(inputs.rows):
-            self._multiply_many(step, weight, inputs, address, "fp32", exact=exact)
+            self._multiply_many(step, weight, inputs, address, "fp32", exact=True)
             return Partials(rows=inputs.rows, columns=weight.rows, splits=1, values=address)
         quantized = not isinstance(inputs, Plain)
         plan = self._model.plans.plan(
@@ -123,7 +154,7 @@ class Products:
         return linear(step.launcher, weight, inputs, address, plan)
 
     def _product(
-        self, step: Step, linear: BoundLinear, inputs: Activation, address: int = 0
+        self, step: Step, linear: BoundLinear, inputs: Activation | Turned, address: int = 0
     ) -> Partials:
         """Leave the sums of a product that adapters may add to."""
         self._begin_adapting(step, linear, inputs)
@@ -131,35 +162,41 @@ class Products:
         self._end_adapting(step, linear, inputs, sums)
         return sums
 
-    def _begin_adapting(self, step: Step, linear: BoundLinear, inputs: Activation) -> None:
+    def _begin_adapting(self, step: Step, linear: BoundLinear, inputs: Activation | Turned) -> None:
         """Begin with what adapters add; the product's kernel fetches weights meanwhile."""
         if step.shape.adapter_tiles:
             assert self._model.adapters is not None
+            assert not isinstance(inputs, Turned)
             self._model.adapters.shrink(step, linear.name, inputs)
 
     def _end_adapting(
-        self, step: Step, linear: BoundLinear, inputs: Activation, outputs: Partials | Plain
+        self,
+        step: Step,
+        linear: BoundLinear,
+        inputs: Activation | Turned,
+        outputs: Partials | Plain,
     ) -> None:
         """Add to a product what the adapters of its rows have for the matrix."""
         if step.shape.adapter_tiles:
             assert self._model.adapters is not None
+            assert not isinstance(inputs, Turned)
             self._model.adapters.expand(step, linear.name, inputs, outputs)
 
     def _multiply_many(
         self,
         step: Step,
         weight: LinearWeight,
-        inputs: Plain,
+        inputs: Plain | Turned,
         address: int,
         element: str,
         *,
         exact: bool = False,
     ) -> None:
         """Leave the product of many rows, in 8 bits where the step's rounding allows them."""
-        if step.rounding == "tokens" and not exact and takes_8bit(weight):
-            turned = step.scratch.turned(inputs.rows, inputs.columns)
-            turn_activations(step.launcher, inputs, turned)
-            self._multiply_turned(step, weight, turned, address, element)
+        if isinstance(inputs, Plain) and not exact and self._turns(step, weight):
+            inputs = self._turned(step, inputs)
+        if isinstance(inputs, Turned):
+            self._multiply_turned(step, weight, inputs, address, element)
             return
         linear_prefill(
             step.launcher,
@@ -171,9 +208,27 @@ class Products:
             scratch_bytes=step.scratch.weights_bytes,
         )
 
+    def _turned(self, step: Step, inputs: Plain) -> Turned:
+        turned = step.scratch.turned(inputs.rows, inputs.columns)
+        turn_activations(step.launcher, inputs, turned)
+        return turned
+
     def _multiply_turned(
-        self, step: Step, weight: LinearWeight, inputs: Turned, address: int, element: str
+        self,
+        step: Step,
+        weight: LinearWeight,
+        inputs: Turned,
+        address: int,
+        element: str,
+        splits: int = 1,
     ) -> None:
+        kept = self._model.kept_weights.of(weight)
+        if not self._model.plans.widens(inputs.rows):
+            assert kept is not None, "few rows are turned where all matrices are kept"
+            linear_8bit_split(
+                step.launcher, weight, inputs, address, element, kept=kept, splits=splits
+            )
+            return
         linear_8bit(
             step.launcher,
             weight,
@@ -183,5 +238,5 @@ class Products:
             maxima_address=self._model.row_maxima.of(weight),
             scratch_address=step.scratch.weights,
             scratch_bytes=inputs.codes - step.scratch.weights,
-            kept=self._model.kept_weights.of(weight),
+            kept=kept,
         )

@@ -97,6 +97,8 @@ class StepMaker:
             entries=key.entry_room,
             adapter_tiles=key.adapter_tiles,
         )
+        if self._model.plans.rounding(shape) == "tokens":
+            self._model.prepare_turned(self._launcher)
         inputs = self._gpu.allocate(shape.length_bytes)
         step = self._step(shape, inputs.address, self._memory.sequences, key.sampling)
         graph = self._recorded(step, work)
@@ -107,6 +109,7 @@ class StepMaker:
             inputs=inputs,
             masks=step.scratch.masks,
             residual=step.scratch.residual,
+            is_turned=step.rounding == "tokens",
         )
 
     def rehearse_prompt(

@@ -13,6 +13,7 @@ from zse.kernels.linear.variants import (
     TURNED_BLOCKS,
     TURNED_COLUMNS,
     matmul_8bit_forms,
+    matmul_8bit_split,
     turn,
     turn_tokens,
 )
@@ -31,6 +32,8 @@ MOST_CHUNKS = 32
 TOKENS_AT_ONCE = (3, 5)
 """Programs that turn tokens on one multiprocessor, of tokens in parts and of whole ones: as many as
 have registers and shared memory."""
+PROGRAMS_OF_SPLITS, MOST_SPLITS, LEAST_STEPS = 2, 8, 6
+"""Programs on a multiprocessor that splits make up for; most splits; least steps of a split."""
 STAYING_ROUNDS = 1.8
 """Time of a tile of programs that stay in tiles of others, of half its tokens, which come in no
 rounds: one fills the gaps of the others. On an H200."""
@@ -146,6 +149,40 @@ def linear_8bit(
         _launch_product(launcher, form, weight, inputs, turned, at, rows)
 
 
+def linear_8bit_split(
+    launcher: Launcher,
+    weight: LinearWeight,
+    inputs: Turned,
+    outputs_address: int,
+    output_type: str,
+    *,
+    kept: Turned,
+    splits: int,
+) -> None:
+    """Multiply fewer tokens with a matrix [N, K] that is kept turned.
+
+    Args:
+        inputs: Activations [T, K].
+        outputs_address: Where [splits, T, N] goes.
+        output_type: ``fp32``, or ``bf16`` of one split.
+        kept: What ``turn_matrix`` wrote.
+        splits: ``splits_of_turned``, or one.
+    """
+    form = matmul_8bit_split(output_type)
+    _launch_product(
+        launcher, form, weight, inputs, kept, outputs_address, weight.rows, splits=splits
+    )
+
+
+def splits_of_turned(rows: int, columns: int, tokens: int, multiprocessors: int) -> int:
+    """Return how many programs share a tile of a matrix of few rows, for fewer tokens."""
+    tile_rows, tile_tokens = tile_of(matmul_8bit_split("fp32"))
+    tiles = -(-rows // tile_rows) * -(-tokens // tile_tokens)
+    wanted = PROGRAMS_OF_SPLITS * multiprocessors // tiles
+    most = columns // TURNED_COLUMNS // LEAST_STEPS
+    return max(1, min(MOST_SPLITS, wanted, most))
+
+
 def _launch_product(
     launcher: Launcher,
     form: Variant,
@@ -154,6 +191,8 @@ def _launch_product(
     turned: Turned,
     outputs_address: int,
     rows: int,
+    *,
+    splits: int = 1,
 ) -> None:
     """Multiply with some turned rows of a matrix."""
     tile_rows, tile_tokens = tile_of(form)
@@ -162,7 +201,7 @@ def _launch_product(
         programs = min(programs, launcher.device.multiprocessors)
     launcher.launch(
         form,
-        (programs, 1, 1),
+        (programs, splits, 1),
         inputs.codes,
         inputs.scales,
         turned.codes,

@@ -20,6 +20,7 @@ from zse.kernels.linear.definitions import (
     IMMA_INT8,
     MATMUL,
     MATMUL_8BIT,
+    MATMUL_8BIT_SPLIT,
     MATMUL_8BIT_STREAM,
     MATMUL_STREAM,
     ROW_MAXIMA,
@@ -203,12 +204,13 @@ def matmul_8bit(
     bm: int = 128,
     bn: int = 128,
     stages: int = 3,
+    warps: int = 8,
     kernel: Kernel = MATMUL_8BIT,
 ) -> Variant:
     """Return a form for many tokens by products of 8-bit numbers; see ``matmul``."""
     return variant(
         kernel,
-        num_warps=8,
+        num_warps=warps,
         num_stages=stages,
         types={"outputs": f"*{outputs}"},
         BM=bm,
@@ -225,6 +227,11 @@ def matmul_8bit_forms(outputs: str, *, stream: bool) -> tuple[Variant, ...]:
     if not stream:
         return (matmul_8bit(outputs),)
     return matmul_8bit(outputs), matmul_8bit(outputs, bm=256, kernel=MATMUL_8BIT_STREAM)
+
+
+def matmul_8bit_split(outputs: str) -> Variant:
+    """Return the form for fewer tokens, by programs that share a tile."""
+    return matmul_8bit(outputs, kernel=MATMUL_8BIT_SPLIT)
 
 
 def turn(scheme: str, group: int) -> tuple[Variant, Variant]:
@@ -326,6 +333,7 @@ def _all() -> tuple[Variant, ...]:
     for outputs in ("fp32", "bf16"):
         for stream in (False, True):
             found += matmul_8bit_forms(outputs, stream=stream)
+        found.append(matmul_8bit_split(outputs))
     found += [turn_tokens(columns) for columns in (1, TOKEN_GROUPS * TURNED_COLUMNS + 1)]
     return tuple(dict.fromkeys(found))
 

@@ -87,3 +87,36 @@ def matmul_8bit_stream(values, token_scales, weights, row_scales, outputs, token
         column = tile_n * BN
         out_tiles.store([tile_m * BM, column], left)
         out_tiles.store([tile_m * BM, column + half], right)
+
+
+@triton.jit
+def matmul_8bit_split(values, token_scales, weights, row_scales, outputs, tokens, rows, steps,
+                      stride, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+                      GROUPED: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
+                      PDL: tl.constexpr):  # fmt: skip
+    """As ``matmul_8bit``, of fewer tokens: rows are split, and each part leaves its own sums.
+
+    Program: (tile, split). The result is [splits, tokens, stride].
+    """
+    wait_for_inputs(PDL)
+    rows = in_elements(rows, EVEN)
+    stride = in_elements(stride, EVEN)
+    columns = steps * BK
+    split, splits = tl.program_id(1), tl.num_programs(1)
+    tile_m, tile_n = grouped_tile(tl.program_id(0), tokens, rows, BM, BN, GROUPED)
+    x_tiles = tl.make_tensor_descriptor(values, [tokens, columns], [columns, 1], [BM, BK])
+    w_tiles = tl.make_tensor_descriptor(weights, [rows, columns], [columns, 1], [BN, BK])
+    total = tl.zeros((BM, BN), tl.int32)
+    for step in tl.range(steps * split // splits, steps * (split + 1) // splits, num_stages=STAGES):
+        x = x_tiles.load([tile_m * BM, step * BK])
+        weight = w_tiles.load([tile_n * BN, step * BK])
+        total = tl.dot(x, tl.trans(weight), total, out_dtype=tl.int32)
+    m = tile_m * BM + tl.arange(0, BM)
+    n = tile_n * BN + tl.arange(0, BN)
+    token = tl.minimum(m, tokens - 1)
+    row = tl.minimum(n, rows - 1)
+    value = scaled(total, tl.load(token_scales + token), tl.load(row_scales + row))
+    first = split.to(tl.int64) * tokens * stride
+    at = outputs + first + m.to(tl.int64)[:, None] * stride + n[None, :]
+    mask = (m < tokens)[:, None] & (n < rows)[None, :]
+    tl.store(at, value.to(outputs.dtype.element_ty), mask=mask)

@@ -1,0 +1,86 @@
+"""Norms and gates that are turned on their way out equal their reference, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from interpreted import InterpretedLauncher
+
+from zse.kernels.layout import Partials, Plain
+from zse.kernels.linear.launch_8bit import turned_at, turned_bytes
+from zse.kernels.turned.launch import takes_norm, takes_silu, turned_norm, turned_silu
+from zse.kernels.turned.reference import gated, normed
+
+STEP = 1.01 / 127
+"""Of the largest number of a row: a rounding that goes the other way."""
+
+
+class Output:
+    def __init__(self, rows: int, columns: int) -> None:
+        self.rows, self.columns = rows, columns
+        self.buffer = torch.zeros(turned_bytes(rows, columns) + 256, dtype=torch.uint8)
+        self.turned = turned_at(-(-self.buffer.data_ptr() // 256) * 256, rows, columns)
+
+    def read(self) -> torch.Tensor:
+        """Return float64 [rows, columns] of what the codes mean, without the factor of 128."""
+        start = self.turned.codes - self.buffer.data_ptr()
+        count = self.rows * self.columns
+        codes = self.buffer[start : start + count].view(torch.int8).view(self.rows, -1)
+        scales_at = self.turned.scales - self.buffer.data_ptr()
+        scales = self.buffer[scales_at : scales_at + 4 * self.rows].view(torch.float32)
+        return codes.double() * scales.double()[:, None] * 128
+
+
+def check(found: torch.Tensor, expected: torch.Tensor) -> None:
+    most = expected.abs().amax(-1, keepdim=True)
+    assert ((found - expected).abs() <= most * STEP).all()
+    assert ((found - expected).abs() > most * 0.004).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("splits", [0, 1, 3])
+def test_the_norm_of_a_sum_is_stored_turned_and_the_sum_stays_in_the_stream(splits: int) -> None:
+    torch.manual_seed(3)
+    rows, hidden = 5, 384
+    stream, weight = torch.randn(rows, hidden), torch.rand(hidden) + 0.5
+    stream[:, 7] *= 60
+    added = torch.randn(max(splits, 1), rows, hidden)
+    wanted = stream + (added.sum(0) if splits else 0)
+    pending = Partials(rows=rows, columns=hidden, splits=splits, values=added.data_ptr())
+    output = Output(rows, hidden)
+    turned_norm(
+        InterpretedLauncher(), stream.data_ptr(), weight.data_ptr(), 1e-6, output.turned,
+        added=pending if splits else None,
+    )  # fmt: skip
+    check(output.read(), normed(wanted, weight, 1e-6))
+    assert torch.allclose(stream, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("splits", [0, 1, 2])
+def test_gates_are_stored_turned_whether_they_come_in_16_bits_or_as_summands(splits: int) -> None:
+    torch.manual_seed(4)
+    rows, width = 5, 640
+    joined = torch.randn(max(splits, 1), rows, 2 * width)
+    output = Output(rows, width)
+    inputs: Partials | Plain
+    if splits:
+        inputs = Partials(rows=rows, columns=2 * width, splits=splits, values=joined.data_ptr())
+        wanted = joined.sum(0)
+    else:
+        narrow = joined[0].bfloat16()
+        inputs = Plain(rows=rows, columns=2 * width, values=narrow.data_ptr())
+        wanted = narrow
+    turned_silu(InterpretedLauncher(), inputs, output.turned)
+    check(output.read(), gated(wanted))
+
+
+def test_a_row_of_zeros_has_codes_of_zero() -> None:
+    stream, weight, output = torch.zeros(2, 128), torch.ones(128), Output(2, 128)
+    turned_norm(InterpretedLauncher(), stream.data_ptr(), weight.data_ptr(), 1e-6, output.turned)
+    assert not output.read().any()
+
+
+def test_rows_that_are_not_whole_groups_or_too_long_are_left_to_other_kernels() -> None:
+    assert [hidden for hidden in (128, 200, 3584, 8192, 8320) if takes_norm(hidden)] == [
+        128, 3584, 8192,
+    ]  # fmt: skip
+    assert [width for width in (640, 650, 29568, 40960) if takes_silu(width)] == [640, 29568]

@@ -1,0 +1,117 @@
+"""RMSNorm and silu(gate) * up whose rows are turned and rounded on their way out.
+
+A row is held as groups of 128 columns, so that one small product turns all of them. A program takes
+row after row: the signs take longer to make than to use.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from zse.kernels.linear.triton.parts import dot_16
+from zse.kernels.linear.triton.rotate import signs
+from zse.kernels.triton.parts import (
+    GROUP,
+    round_to_even,
+    sum_partials,
+    sum_two_partials,
+    to_bf16,
+    wait_for_inputs,
+)
+
+
+@triton.jit
+def turned(values, sign, PLAIN: tl.constexpr):
+    """Return groups of a row, float32 [G, 128], turned, and the largest magnitude of all."""
+    found = dot_16(to_bf16(values, PLAIN), sign, tl.zeros(values.shape, tl.float32), PLAIN)
+    return found, tl.max(tl.max(tl.abs(found), 1), 0)
+
+
+@triton.jit
+def store_codes(turned_values, most, line, columns, inside):
+    """Write groups of a row whose largest magnitude is ``most``: int8 in steps of its scale."""
+    inverse = 127.0 / tl.where(most > 0.0, most, 1.0)
+    tl.store(line + columns, round_to_even(turned_values * inverse).to(tl.int8), mask=inside)
+
+
+@triton.jit
+def columns_of(first: tl.constexpr, GROUPS: tl.constexpr):
+    """Return the columns int32 [GROUPS, 128] of some groups of a row."""
+    groups = first + tl.arange(0, GROUPS)
+    return groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+
+
+@triton.jit
+def gated(line, width, columns, splits, stride):
+    """Return silu(gate) * up of some columns of a row, float32; zeros behind its end."""
+    inside = columns < width
+    if line.dtype.element_ty == tl.bfloat16:
+        gate = tl.load(line + columns, mask=inside, other=0.0).to(tl.float32)
+        up = tl.load(line + width + columns, mask=inside, other=0.0).to(tl.float32)
+    else:
+        gate, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
+    return gate * tl.sigmoid(tl.maximum(gate, -80.0)) * up
+
+
+@triton.jit
+def turned_norm(
+    residual, added, norm, outputs, scales, rows, hidden, added_rows, splits, epsilon,
+    GROUPS: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Add pending sums to rows of the residual stream, store them, and their RMSNorm turned.
+
+    Operands:
+        residual: float32 [rows, hidden], changed in place.
+        added: float32 [splits, added_rows, hidden].
+        norm: float32 [hidden].
+        outputs: int8 [rows, hidden].
+        scales: float32 [rows].
+    """
+    columns = columns_of(0, GROUPS)
+    inside = columns < hidden
+    sign = signs(0, GROUP, GROUP)
+    weight = tl.load(norm + columns, mask=inside, other=0.0)
+    wait_for_inputs(PDL)
+    stride = added_rows.to(tl.int64) * hidden
+    length = hidden.to(tl.int64)
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        stream = residual + row * length
+        values = tl.load(stream + columns, mask=inside, other=0.0)
+        if splits > 0:
+            values += sum_partials(added + row * length, columns, inside, splits, stride)
+            tl.store(stream + columns, values, mask=inside)
+        mean = tl.sum(tl.sum(values * values, axis=1), axis=0) / hidden
+        values = values * tl.rsqrt(mean + epsilon) * weight
+        found, most = turned(values, sign, PLAIN)
+        tl.store(scales + row, most / (127.0 * GROUP))
+        store_codes(found, most, outputs + row * length, columns, inside)
+
+
+@triton.jit
+def turned_silu(
+    inputs, outputs, scales, rows, width, splits,
+    GROUPS: tl.constexpr, REST: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Store silu(gate) * up of rows of up to GROUPS + REST groups, turned.
+
+    Operands:
+        inputs: float32 or bfloat16 [splits, rows, 2 * width], gate columns, then up columns.
+        outputs: int8 [rows, width].
+        scales: float32 [rows]; they make up for products that are 128 times as large.
+    """
+    wait_for_inputs(PDL)
+    columns = columns_of(0, GROUPS)
+    sign = signs(0, GROUP, GROUP)
+    length = width.to(tl.int64)
+    stride = rows * 2 * length
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        line, target = inputs + row * 2 * length, outputs + row * length
+        found, most = turned(gated(line, width, columns, splits, stride), sign, PLAIN)
+        if REST:
+            others = columns_of(GROUPS, REST)
+            rest, most_of_rest = turned(gated(line, width, others, splits, stride), sign, PLAIN)
+            most = tl.maximum(most, most_of_rest)
+            store_codes(rest, most, target, others, others < width)
+        tl.store(scales + row, most / (127.0 * GROUP))
+        store_codes(found, most, target, columns, columns < width)
