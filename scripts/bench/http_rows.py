@@ -3,9 +3,9 @@
     python scripts/bench/http_rows.py MODEL.zse --rows 8x512x16,128x512x128,256x1000x1000
     python scripts/bench/http_rows.py MODEL.zse --mixed 128 --requests 384
 
-A row ``128x512x128`` is 128 streams at once, each of 512 words in and 128 tokens out, with texts
-that share nothing. ``--mixed`` keeps so many streams open, whose lengths differ: 32 to 2,000 words
-in and 16 to 256 tokens out, log-uniform; its time between tokens is what counts. The clients share
+A row ``128x512x128`` is 128 streams at once, each of about 512 tokens in (as many words as make
+them) and 128 out, with texts that share nothing. ``--mixed`` keeps so many streams open, whose
+lengths differ: 32 to 2,000 tokens in and 16 to 256 tokens out, log-uniform; its time between tokens is what counts. The clients share
 no code with the server. Tokens are drawn, at temperature 1: of random weights the likeliest one
 may have no text. Prints a table, and one JSON object as the last line.
 """
@@ -59,7 +59,7 @@ class Asked:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="a .zse file")
-    parser.add_argument("--rows", default="", help="streams x words x tokens: 128x512x128")
+    parser.add_argument("--rows", default="", help="streams x tokens in x tokens out: 128x512x128")
     parser.add_argument("--mixed", type=int, default=0, help="streams of mixed lengths at once")
     parser.add_argument("--requests", type=int, default=384, help="of --mixed")
     parser.add_argument("--clients", type=int, default=6, help="processes that ask")
@@ -73,16 +73,18 @@ def main() -> None:
     longest = max([MIXED_INPUT[1] * 2, *((row[1] * 2 + row[2]) for row in rows)])
     with HttpServer(options, num_tokens=longest, extra=extra) as server:
         print(" ".join(f"{word:>12}" for word in HEADING))
-        ask_all(server.port, [[Asked(words=600, output=8, seed="warm")]], clients=1)
-        for streams, words, output in rows:
+        (probe,) = ask_all(server.port, [[Asked(words=600, output=8, seed="warm")]], clients=1)
+        for streams, tokens, output in rows:
+            words = round(tokens * 600 / probe.prompt_tokens)
             warm = [[Asked(words=8, output=40, seed=f"w{n}")] for n in range(streams)]
             ask_all(server.port, warm, clients=options.clients)  # graphs of this size
             lines = [
                 [Asked(words=words, output=output, seed=f"{streams}/{n}")] for n in range(streams)
             ]
-            results.append(measure(server.port, f"{streams}x{words}x{output}", lines, options))
+            results.append(measure(server.port, f"{streams}x{tokens}x{output}", lines, options))
         if options.mixed:
-            results.append(measure(server.port, "mixed", mixed_lines(options), options))
+            lines = mixed_lines(options, 600 / probe.prompt_tokens)
+            results.append(measure(server.port, "mixed", lines, options))
     facts = {"subject": "http rows", "model": options.model, **machine_facts()}
     print(json.dumps({**facts, "clients": options.clients, "rows": results}))
 
@@ -90,7 +92,7 @@ def main() -> None:
 HEADING = ("row", "tok/s", "prompts/s", "ttft p50 ms", "ttft max", "tbt p50", "tbt p99", "p99/p50")
 
 
-def mixed_lines(options: argparse.Namespace) -> list[list[Asked]]:
+def mixed_lines(options: argparse.Namespace, words_a_token: float) -> list[list[Asked]]:
     """Return the requests of each stream, one after the other."""
     draw = random.Random(options.seed)
 
@@ -98,7 +100,11 @@ def mixed_lines(options: argparse.Namespace) -> list[list[Asked]]:
         return round(math.exp(draw.uniform(math.log(least), math.log(most))))
 
     asked = [
-        Asked(words=between(*MIXED_INPUT), output=between(*MIXED_OUTPUT), seed=f"m{n}")
+        Asked(
+            words=round(between(*MIXED_INPUT) * words_a_token),
+            output=between(*MIXED_OUTPUT),
+            seed=f"m{n}",
+        )
         for n in range(options.requests)
     ]
     return [asked[n :: options.mixed] for n in range(options.mixed)]

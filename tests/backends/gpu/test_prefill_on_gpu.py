@@ -35,14 +35,16 @@ MOST = 0.1
 """Random weights let every rounding through: 0.05 in the interpreter."""
 
 
-def logits_of(path: Path, precision: str) -> torch.Tensor:
+def logits_of(
+    path: Path, precision: str, weights: str = "auto", tokens: int = len(PROMPT)
+) -> torch.Tensor:
     settings = load_settings()
     options = load_options(
         device="cuda", num_blocks=64, max_sequences=8, prefill_precision=precision,
-        kernels=settings.serve.load.device.kernels,
+        prefill_weights=weights, kernels=settings.serve.load.device.kernels,
     )  # fmt: skip
     with closing(load_runner(path, options, cache_dir=settings.cache_dir)) as runner:
-        return as_tensor(runner.logits(PROMPT))
+        return as_tensor(runner.logits(PROMPT[:tokens]))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
@@ -61,3 +63,19 @@ def test_logits_are_near_to_those_of_16_bits(
 def test_matrices_of_16_bits_stay_what_they_are(make_pair: Callable[..., Any]) -> None:
     path = make_pair("llama", "bf16", **SHAPE).path
     assert logits_of(path, "8").equal(logits_of(path, "16"))
+
+
+@pytest.mark.parametrize("scheme", ["int4", "int8"])
+def test_kept_weights_change_no_bit_of_long_prompts_and_serve_shorter_ones_too(
+    make_pair: Callable[..., Any], scheme: str
+) -> None:
+    path = make_pair("llama", scheme, **SHAPE).path
+    assert logits_of(path, "8", "keep").equal(logits_of(path, "8", "make"))
+    kept, made, wide = (
+        logits_of(path, precision, weights, 200)
+        for precision, weights in (("8", "keep"), ("8", "make"), ("16", "make"))
+    )
+    assert made.equal(wide)
+    assert not kept.equal(wide)
+    errors = (kept - wide).norm(dim=1) / wide.norm(dim=1)
+    assert float(errors.median()) < MOST
