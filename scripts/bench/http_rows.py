@@ -5,9 +5,10 @@
 
 A row ``128x512x128`` is 128 streams at once, each of about 512 tokens in (as many words as make
 them) and 128 out, with texts that share nothing. ``--mixed`` keeps so many streams open, whose
-lengths differ: 32 to 2,000 tokens in and 16 to 256 tokens out, log-uniform; its time between tokens is what counts. The clients share
-no code with the server. Tokens are drawn, at temperature 1: of random weights the likeliest one
-may have no text. Prints a table, and one JSON object as the last line.
+lengths differ: 32 to 2,000 tokens in and 16 to 256 tokens out, log-uniform; its time between tokens
+is what counts. The clients share no code with the server. Tokens are drawn, at temperature 1: of
+random weights the likeliest one may have no text. Prints a table, and one JSON object as the last
+line.
 """
 
 from __future__ import annotations

@@ -274,6 +274,8 @@ class GPUBackend(PooledBlocks, GPUOperations):
         tiles = tile_room(plan.adapter_tiles, bucket)
         key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles)
         captured = self._graph(key, forward)
+        if captured.is_turned:  # perhaps of a model that has come since
+            self._model.prepare_turned(self._launcher)
         self._passes.before_head()
         shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room, adapter_room=tiles)
         self._maker.send(plan, shape, captured.inputs.address)

@@ -124,6 +124,7 @@ class DeviceModel:
         """Those of long prompts that are always where they are said to be."""
         self.row_maxima = RowMaxima(gpu, self.stayed_matrices)
         self.kept_weights = KeptWeights(gpu, (), 0)
+        self._has_arrived = False
         self.adapters = adapter_pool_of(gpu, spec, options.lora)
 
     @property
@@ -134,12 +135,22 @@ class DeviceModel:
     def keep_turned(self, limit_bytes: int) -> None:
         """Keep weights turned for prompts, once one comes, in at most so many bytes."""
         self.kept_weights = KeptWeights(self._gpu, self.stayed_matrices, limit_bytes)
-        self._note_kept()
+        self._has_arrived = False
+
+    def note_arrived(self) -> None:
+        """Let steps of fewer rows read kept weights from when all weights are there."""
+        if not self._has_arrived and not self.passes.is_arriving:
+            self._has_arrived = True
+            self._note_kept()
 
     def prepare_turned(self, launcher: Launcher) -> None:
-        """Have ready what products of turned rows read, the first time; weights are there."""
-        self.row_maxima.find(launcher)
-        if self.kept_weights.make(launcher, self.row_maxima):
+        """Have ready what products of turned rows read, the first time: of weights that are there.
+
+        Maxima are found of layers that arrive, too, as they come.
+        """
+        is_there = not self.passes.is_arriving
+        self.passes.find_maxima(self.row_maxima, launcher)
+        if is_there and self.kept_weights.make(launcher, self.row_maxima):
             self._note_kept()
 
     def give_up_turned(self) -> bool:

@@ -59,6 +59,7 @@ class StepMaker:
 
     def begin(self, plan: StepPlan, memory: SequenceMemory) -> Step:
         """Send the inputs of a step whose operations are then launched one by one."""
+        self._model.note_arrived()
         shape = shape_of(plan, self.limits)
         length = shape.length_bytes
         if self._eager_inputs is None or self._eager_inputs.length_bytes < length:
@@ -70,10 +71,8 @@ class StepMaker:
         # What is told to the host stays in 16 bits.
         told = plan.wants_hidden and not self._model.plans.deterministic
         if step.rounding == "tokens":
-            is_there = not self._model.passes.is_arriving
-            self._model.passes.find_maxima(self._model.row_maxima, self._launcher)
-            if is_there:
-                self._model.kept_weights.make(self._launcher, self._model.row_maxima)
+            self._model.prepare_turned(self._launcher)
+            step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         return replace(step, rounding="none") if told else step
 
     def send(self, plan: StepPlan, shape: InputShape, address: int) -> None:
@@ -87,6 +86,7 @@ class StepMaker:
         self, key: GraphKey, work: Callable[[Step], object], choose: Callable[[Step], object]
     ) -> CapturedStep:
         """Return a step of one kind that can be repeated; it is not computed."""
+        self._model.note_arrived()
         shape = InputShape(
             decode_rows=key.rows,
             rows_follow=key.kind == "verify",
