@@ -26,9 +26,14 @@ FRAME_HEAD = {
 }
 
 
+def frame_of_a_token() -> bytes:
+    """Return what is written to each socket."""
+    return as_chunk(ChunkWriter(FRAME_HEAD, include_usage=False).chat_text(0, " word100"))
+
+
 def write_for_ever(sockets: list[socket.socket]) -> None:
     """Write a frame to each socket each step; one that is closed, or full, is let go."""
-    frame = as_chunk(ChunkWriter(FRAME_HEAD, include_usage=False).chat_text(0, " word100"))
+    frame = frame_of_a_token()
     next_step = time.perf_counter()
     while True:
         now = time.perf_counter()

@@ -5,9 +5,10 @@
 The engine is scripted: a token for every stream each 20 ms, as a GPU would make them, and no other
 work (``paced_server.py``). What is counted is the CPU time of all threads of the server process,
 user and system, between two moments within the streams, by the tokens that came meanwhile. That
-includes the engine's own sleep and waking up, which the last column has alone. The column before it
-is the floor: a thread that sleeps as long and writes the same bytes to as many sockets, in turns
-with the servers (``bare_server.py``).
+includes the engine's own sleep and waking up, which the last column has alone. The two before it
+are floors, in turns with the servers: a thread that sleeps as long and writes the same bytes to as
+many sockets, in Python (``bare_server.py``), and in C (``bare_server.c``), which is what the kernel
+takes for the two calls.
 With ``--against`` a second tree of the project (a git worktree) is measured in turns with this one,
 so that what else the machine does meets both. It only ever adds to what is counted, so the least of
 the rounds counts. Prints a table, and one JSON object as the last line.
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(__file__).with_name("paced_server.py")
 BARE_SERVER = Path(__file__).with_name("bare_server.py")
-FLOOR = "floor"
+BARE_SOURCE = Path(__file__).with_name("bare_server.c")
+FLOOR, FLOOR_IN_C = "floor", "in C"
 WARM_SECONDS = 1.0
 SETTLE_SECONDS = 4.0
 """Behind its start the server imports the library of its metrics."""
@@ -68,8 +70,14 @@ def main() -> None:
 def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, dict[int, float]]:
     """Return the microseconds a token, by tree and number of streams; the floor comes last."""
     with contextlib.ExitStack() as stack:
-        servers = {name: stack.enter_context(serving(SERVER, of)) for name, of in trees.items()}
-        servers[FLOOR] = stack.enter_context(serving(BARE_SERVER, ROOT))
+        servers = {
+            name: stack.enter_context(serving([sys.executable, str(SERVER)], of))
+            for name, of in trees.items()
+        }
+        bare = [sys.executable, str(BARE_SERVER)]
+        servers[FLOOR] = stack.enter_context(serving(bare, ROOT))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers[FLOOR_IN_C] = stack.enter_context(serving(bare_server_in_c(folder), ROOT))
         costs: dict[str, dict[int, list[float]]] = {
             name: {number: [] for number in options.streams} for name in servers
         }
@@ -79,6 +87,18 @@ def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, di
                     cost = asyncio.run(cost_of(process.pid, port, number, options.seconds))
                     costs[name][number].append(cost)
     return {name: {number: min(each) for number, each in of.items()} for name, of in costs.items()}
+
+
+def bare_server_in_c(folder: Path) -> list[str]:
+    """Build the floor in C; return how it is run."""
+    from bare_server import frame_of_a_token
+
+    from zse.kernels.native.build import compiler_command
+
+    program = folder / "bare_server"
+    options = ["-O2", "-pthread", str(BARE_SOURCE), "-o", str(program)]
+    subprocess.run([*compiler_command(), *options], check=True)
+    return [str(program), frame_of_a_token().decode()]
 
 
 def cost_of_pacing(num_streams: int, seconds: float) -> float:
@@ -97,17 +117,17 @@ def print_table(found: dict[str, dict[int, float]], pacing: dict[int, float]) ->
     )
     for number, alone in pacing.items():
         cells = [of[number] for of in found.values()]
-        ratio = f"{cells[0] / cells[1]:8.2f}"
+        ratio = f"{cells[0] / cells[1]:8.2f}"  # to the other tree, or to the floor
         row = "".join(f"{cell:10.1f}" for cell in cells)
         print(f"{number:>8}{row}{ratio}{alone:10.1f}")
 
 
 @contextlib.contextmanager
-def serving(server: Path, tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def serving(command: list[str], tree: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Run a server on the code of a tree; give its process and its port once it is warm."""
     with tempfile.TemporaryDirectory() as home, Path(home, "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, str(server)],
+            command,
             stderr=log,
             # Keys of whoever runs this would keep the client out.
             env={**os.environ, "PYTHONPATH": str(tree), "ZSE_HOME": home},
