@@ -66,7 +66,7 @@ class EngineCore:
         begin_speculation: Callable[[], Speculator] | None = None,
     ) -> None:
         self.runner = runner
-        self.options = _as_many_as(runner.most_sequences, options.batch)
+        self.options = _as_the_runner_can(runner, options.batch)
         self.cache = KVCache(
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
@@ -381,8 +381,9 @@ def _tier_of(runner: ModelRunner, options: LoadOptions) -> HostTier | None:
     return HostTier(runner.host_blocks(cache.prefix_host_bytes))
 
 
-def _as_many_as(most: int | None, options: BatchOptions) -> BatchOptions:
-    """Return options for no more sequences at once than there are states for."""
-    if most is None or most >= options.max_sequences:
-        return options
-    return replace(options, max_sequences=most)
+def _as_the_runner_can(runner: ModelRunner, options: BatchOptions) -> BatchOptions:
+    """Return options for no more sequences than there are states for, and its longest steps."""
+    most, tokens = runner.most_sequences, getattr(runner, "most_batch_tokens", 0)
+    if most is not None and most < options.max_sequences:
+        options = replace(options, max_sequences=most)
+    return replace(options, max_batch_tokens=tokens) if tokens else options

@@ -98,6 +98,7 @@ class StepPipeline:
     ) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         """Wait for a step; return its chunks with their answers."""
         answers = step.wait()
+        self._scheduler.prompt_budget.done(chunks)
         if self._clock is not None:
             self._clock.done(chunks)
         self._scheduler.done()
@@ -115,7 +116,10 @@ class StepPipeline:
             sampling=[_rows_of(chunk) for chunk in chunks],
             masks=_masks_of(chunks),
         )
+        budget = self._scheduler.prompt_budget
+        began = budget.now()  # a device that does not look ahead computes it here
         step = self._runner.submit(batch)
+        budget.submitted(chunks, began)
         if self._clock is not None:
             self._clock.submitted(chunks)
         self._scheduler.submitted(chunks)

@@ -32,6 +32,7 @@ from zse.backends.types import MAX_DRAFTS
 from zse.engine.chunks import Room, ScheduledChunk
 from zse.engine.holding import Holding
 from zse.engine.line import WaitingLine
+from zse.engine.prompt_budget import PromptBudget
 from zse.kv.table import BlockTable
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Scheduler:
         self._cache = cache
         self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
+        self.prompt_budget = PromptBudget(max_batch_tokens)
+        """Told of each step, it says how much of prompts the next one takes beside answers."""
         num_slots = min(max_sequences, max_batch_tokens)
         self._holding = Holding(cache, num_slots)
         self.max_running = num_slots
@@ -195,10 +198,17 @@ class Scheduler:
     def _fill(
         self, chunks: list[ScheduledChunk], most_tokens: int | None = None
     ) -> list[ScheduledChunk]:
-        """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals."""
+        """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals.
+
+        Without ``most_tokens`` prompts take no more than what keeps the answers of the step waiting
+        for as long as ``prompt_budget`` allows.
+        """
+        beside = self.prompt_budget.tokens_beside(len(chunks))
         num_drafts = self._add_drafts(chunks)
         most = self._max_batch_tokens if most_tokens is None else most_tokens
         budget = max(0, most - sum([chunk.num_tokens for chunk in chunks]))
+        if most_tokens is None:
+            budget = min(budget, beside)
         room = Room(cache=self._cache, num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
         for sequence in self.running:
             if room.num_tokens and sequence.num_remaining > 1:

@@ -120,6 +120,11 @@ class ModelRunner:
         return states.num_checkpoints if states.shapes else None
 
     @property
+    def most_batch_tokens(self) -> int:
+        """Tokens of a step at most, where the backend takes more than it was asked to; else 0."""
+        return getattr(self._backend, "most_batch_tokens", 0)
+
+    @property
     def most_sequences(self) -> int | None:
         """Sequences that there are states for; None where sequences have none."""
         states = self._backend.states

@@ -15,7 +15,7 @@ from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kept_weights import KeptWeights, kept_of
 from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
-from zse.backends.gpu.memory import choose_num_blocks, kept_limit_bytes
+from zse.backends.gpu.memory import choose_num_blocks, kept_limit_bytes, with_long_steps
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.backends.kv_groups import KVGroups, groups_of
@@ -241,3 +241,17 @@ def test_kept_weights_are_done_without_where_their_memory_is_gone() -> None:
     assert kept.of(MATRIX) is None
     assert kept.length_bytes == kept.taken_bytes == 0
     assert not kept.give_up()
+
+
+def test_a_large_gpu_takes_longer_steps_where_nobody_set_their_length() -> None:
+    def tokens(total_gib: int, spec: object = SPEC, **values: object) -> int:
+        own = with_long_steps(spec, options(**values), total_gib * GIB)
+        return own.batch.max_batch_tokens
+
+    assert (tokens(80), tokens(24)) == (8192, 2048)
+    assert tokens(80, max_batch_tokens=512) == 512
+    assert tokens(80, vram_gib=16) == tokens(80, deterministic=True) == 2048
+    assert tokens(80, lora_gib=1) == tokens(80, tensor_parallel=2) == 2048
+    windows = SPEC.layers[0]
+    windows = replace(windows, mixer=replace(windows.mixer, window=100))
+    assert tokens(80, replace(SPEC, layers=(windows,))) == 2048

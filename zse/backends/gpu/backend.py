@@ -393,6 +393,11 @@ class GPUBackend(PooledBlocks, GPUOperations):
         return self._gpu
 
     @property
+    def most_batch_tokens(self) -> int:
+        """Tokens of a step at most: more than was asked for on a large GPU, if nobody asked."""
+        return self._model.options.batch.max_batch_tokens
+
+    @property
     def spec(self) -> ModelSpec:
         return self._model.spec
 

@@ -20,6 +20,7 @@ from zse.backends.gpu.memory import (
     choose_num_blocks,
     kept_limit_bytes,
     limited,
+    with_long_steps,
 )
 from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.supported import check_supported
@@ -117,6 +118,8 @@ def build_backend(
     if load.part is not None:
         (most,) = load.part.link.least([options.batch.max_sequences])
         options = with_values(options, {"max_sequences": most})
+    elif arrival.budget.holds_weights:  # else layers stream, and memory is short
+        options = with_long_steps(spec, options, arrival.gpu.info.total_bytes)
     _check_options(options)
     kv_dtype = "bf16" if spec.is_encoder else KV_DTYPES[options.cache.kv_dtype]
     factors = {}

@@ -1,0 +1,99 @@
+"""How many tokens of prompts a step takes beside answers, by what steps were seen to take.
+
+Who waits for his next token waits for the whole step, so a piece of a prompt beside answers is cut
+to a time, not to a number of tokens. Nothing is assumed of the device: what a step without prompts
+takes, and what a token of a prompt adds to it, are measured. Where nobody waits for a next token,
+steps are as large as the budget of tokens says: prompts are read fastest then.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from zse.engine.chunks import ScheduledChunk
+
+STRETCH = 2.2
+"""Times what a step without prompts takes that one with a piece of a prompt may take."""
+LEAST_SECONDS = 0.016
+"""What it may take in any case: nobody sees it, and smaller pieces would make prompts slow."""
+LEAST_TOKENS = 256
+"""Tokens of prompts in a step in any case."""
+ROUNDED_TO = 64
+"""A piece is a multiple of this, as tiles of queries are."""
+_NEWEST_WEIGHS = 0.25
+_MOST_GROWTH = 1.5
+"""Times what was believed that a step counts as at most: who was interrupted tells nothing."""
+
+
+class PromptBudget:
+    """Measures steps, and says how many tokens of prompts the next one may take.
+
+    Args:
+        most_tokens: Of any step.
+        now: Seconds of a clock.
+    """
+
+    def __init__(self, most_tokens: int, now: Callable[[], float] = time.perf_counter) -> None:
+        self._most_tokens = most_tokens
+        self.now = now
+        self._submitted: dict[int, float] = {}
+        """When the steps in flight were handed over, by the identity of their chunks."""
+        self._last_ended = now()
+        self._plain: dict[int, float] = {}
+        """Seconds of steps without prompts, by the power of two that holds their rows."""
+        self._token_seconds = 0.0
+        """What a token of a prompt adds to a step; 0 until it was seen."""
+
+    def submitted(self, chunks: Sequence[ScheduledChunk], began: float) -> None:
+        """Note that a step was handed to the runner, and when that began."""
+        self._submitted[id(chunks)] = began
+
+    def done(self, chunks: Sequence[ScheduledChunk]) -> None:
+        """Note that the oldest step has ended; of two in flight it began when that before ended."""
+        ended = self.now()
+        began = max(self._submitted.pop(id(chunks), self._last_ended), self._last_ended)
+        self._last_ended = ended
+        num_tokens = sum([chunk.num_tokens for chunk in chunks if chunk.kind == "prefill"])
+        num_rows = sum([chunk.num_tokens for chunk in chunks if chunk.kind != "prefill"])
+        self.note(num_rows, num_tokens, ended - began)
+
+    def note(self, num_rows: int, num_tokens: int, seconds: float) -> None:
+        """Note what a step took.
+
+        Args:
+            num_rows: Of answers: tokens that are decoded, drafts.
+            num_tokens: Of prompts.
+            seconds: That it took.
+        """
+        if not num_tokens:
+            bucket = (num_rows - 1).bit_length()
+            self._plain[bucket] = _mixed(self._plain.get(bucket, 0.0), seconds)
+        elif num_tokens >= LEAST_TOKENS:
+            added = seconds - (self._plain_seconds(num_rows) if num_rows else 0.0)
+            self._token_seconds = _mixed(self._token_seconds, max(added, 0.0) / num_tokens)
+
+    def tokens_beside(self, num_rows: int) -> int:
+        """Return how many tokens of prompts may be computed beside rows of answers."""
+        if not (num_rows and self._token_seconds):
+            return self._most_tokens
+        plain = self._plain_seconds(num_rows)
+        allowed = max(plain * STRETCH, LEAST_SECONDS) - plain
+        tokens = int(allowed / self._token_seconds) // ROUNDED_TO * ROUNDED_TO
+        return min(self._most_tokens, max(LEAST_TOKENS, tokens))
+
+    def _plain_seconds(self, num_rows: int) -> float:
+        """Return what so many rows take alone: as measured, or what the nearest number did."""
+        bucket = (num_rows - 1).bit_length()
+        nearest = min(self._plain, key=lambda known: abs(known - bucket), default=None)
+        return 0.0 if nearest is None else self._plain[nearest]
+
+
+def _mixed(old: float, newest: float) -> float:
+    """Return what is believed after one more measurement."""
+    if not old:
+        return newest
+    return old + _NEWEST_WEIGHS * (min(newest, old * _MOST_GROWTH) - old)
