@@ -102,6 +102,14 @@ class KVGroups:
         return low
 
 
+def whole_groups(spec: ModelSpec) -> KVGroups:
+    """Return one group of all layers: those with a window keep whole sequences, too.
+
+    So one table of blocks holds for whatever layers a machine of several has.
+    """
+    return KVGroups(of_layer=dict.fromkeys(cached_attentions(spec), 0))
+
+
 def groups_of(
     spec: ModelSpec, options: LoadOptions, *, num_sequences: int | None = None
 ) -> KVGroups:

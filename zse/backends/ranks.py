@@ -74,6 +74,14 @@ class StageEdges:
 
 
 @record
+class HostEdges:
+    """The edges of a stage whose stream comes from the host and goes back there."""
+
+    num_stages: int = 1
+    """On this machine."""
+
+
+@record
 class RankPart:
     """What makes a backend one of several ranks."""
 
@@ -84,7 +92,7 @@ class RankPart:
     """What this rank has of the file's tensors."""
     crew: Crew | None = None
     """Of rank 0: the others, who are told what all do."""
-    edges: StageEdges | None = None
+    edges: StageEdges | HostEdges | None = None
     """Where the ranks compute some layers each: the stages beside this one."""
 
     @property

@@ -134,6 +134,9 @@ def start(
         float, Option(min=0, help="Memory that the mesh may have.  [most of what is available]")
     ] = 0.0,
     threads: Annotated[int, Option(min=0, help="Threads that compute.  [as many as are good]")] = 0,
+    device: Annotated[
+        str, Option(metavar="NAME", help="What computes: cpu, cuda, or cuda:N for one GPU of many.")
+    ] = "cpu",
 ) -> int:
     """Be a node: compute the layers that a front end (`zse serve --mesh`) gives out.
 
@@ -155,6 +158,7 @@ def start(
             model=model,
             memory_gib=memory_gib,
             threads=threads,
+            device=device,
         ),
         typer.echo,
     )

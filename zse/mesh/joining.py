@@ -6,12 +6,11 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse import __version__
 from zse.backends.kv_dtypes import dtypes_of
-from zse.backends.kv_groups import KVGroups, kv_block_bytes
-from zse.backends.resident import cached_attentions
+from zse.backends.kv_groups import kv_block_bytes, whole_groups
 from zse.errors import MeshError, NoPlanError, ZSEError, needing
 from zse.mesh.codecs import Codec, best_codec, codec_named
 from zse.mesh.duties import Duty
@@ -88,10 +87,13 @@ def join_mesh(reader: ModelFile, model: str, options: LoadOptions, setup: MeshSe
         shared = shared_options(options, num_blocks)
         digest = digest_of(reader)
 
-        def opens(duty: Duty) -> AskOpen:
-            return AskOpen(model, digest, duty.first_layer, duty.end_layer, shared)
+        layouts: dict[tuple[int, int], str] = {}
 
-        _open_all(front, duties, opens)
+        def opens(duty: Duty) -> AskOpen:
+            layout = layouts.get(duty.layers, "")
+            return AskOpen(model, digest, duty.first_layer, duty.end_layer, shared, layout)
+
+        layouts |= _open_all(front, duties, opens)
     except BaseException:
         front.close()
         raise
@@ -229,7 +231,7 @@ def _num_blocks(
 
     A quarter of a node's memory, half of it for its own stage.
     """
-    groups = KVGroups(of_layer=dict.fromkeys(cached_attentions(spec), 0))
+    groups = whole_groups(spec)
     dtypes = dtypes_of(spec, options.cache.kv_dtype)
     size = kv_block_bytes(spec, groups, options.cache.block_size, dtypes)[0]
     layers = len(spec.layers)
@@ -248,11 +250,13 @@ def _num_blocks(
     return most
 
 
-def _open_all(front: Front, duties: tuple[Duty, ...], opens: Any) -> None:
+def _open_all(
+    front: Front, duties: tuple[Duty, ...], opens: Callable[[Duty], AskOpen]
+) -> dict[tuple[int, int], str]:
+    """Have all stages opened; return how the blocks of each lie: standbys are of the same kind."""
     with ThreadPoolExecutor(len(duties)) as threads:
         asked = [
             threads.submit(front.peers.by_name[duty.node].answer, opens(duty), Done, _OPEN_SECONDS)
             for duty in duties
         ]
-        for future in asked:
-            future.result()
+        return {duty.layers: each.result().layout for duty, each in zip(duties, asked, strict=True)}

@@ -49,7 +49,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.backends.cpu.stage import CPUStage
+    from zse.mesh.opening import AnyStage
 
 _LOG = logging.getLogger("zse.mesh")
 _IDLE_SECONDS = 0.02
@@ -85,7 +85,7 @@ class Node:
         self,
         setup: NodeSetup,
         facts: Callable[[], Facts],
-        open_stage: Callable[[AskOpen], CPUStage],
+        open_stage: Callable[[AskOpen], AnyStage],
     ) -> None:
         self.name = setup.name
         self._setup, self._facts, self._open_stage = setup, facts, open_stage
@@ -339,14 +339,15 @@ class Node:
                 host.close()
         _answer(link, number, Done())
 
-    def _on_opened(self, link: Link, number: int, part: CPUStage, begun: float) -> None:
+    def _on_opened(self, link: Link, number: int, part: AnyStage, begun: float) -> None:
         host = StageHost(part)
         before = self._hosts.pop(host.layers, None)
         if before is not None:
             before.close()
         self._hosts[host.layers] = host
         seconds = time.perf_counter() - begun
-        _answer(link, number, Done("", "", seconds, part.memory_bytes()["weights"]))
+        weights = part.memory_bytes()["weights"]
+        _answer(link, number, Done("", "", seconds, weights, part.layout))
 
     def _on_orphaned(self) -> None:
         """Without its front nobody counts on what was computed; the next one begins anew."""

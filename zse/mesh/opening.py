@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from zse.backends import ModelLoad, create_backend
 from zse.backends.cpu.stage import CPUStage
+from zse.backends.ranks import HostEdges, RankPart
+from zse.device.open import runs_on_gpu
 from zse.engine.opening import open_file
 from zse.errors import MeshError, UnsupportedModelError
 from zse.format.reader import ZSEReader
+from zse.kernels.native.library import load as load_library
+from zse.models.decoder import forward_of
 from zse.models.runner import spec_of
 from zse.models.stage import stage_of
+from zse.models.stage_share import stage_share, whole_share
 from zse.option import with_values
 from zse.options import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.backends.gpu.stage import GPUStage
     from zse.format.model_file import ModelFile
     from zse.mesh.messages import AskOpen
+    from zse.models.spec import ModelSpec
     from zse.models.stage import StageSpec
     from zse.options import LoadOptions
     from zse.settings import Settings
 
+AnyStage: TypeAlias = "CPUStage | GPUStage"
 _SAME_EVERYWHERE = (
     *("kv_dtype", "block_size", "exact_activations", "deterministic", "max_context"),
     *("max_sequences", "max_batch_tokens"),
@@ -47,22 +56,23 @@ def shared_options(options: LoadOptions, num_blocks: int) -> dict[str, Any]:
 
 
 def opener(
-    settings: Settings, *, model: str = "", threads: int = 0
-) -> Callable[[AskOpen], CPUStage]:
+    settings: Settings, *, model: str = "", threads: int = 0, device: str = "cpu"
+) -> Callable[[AskOpen], AnyStage]:
     """Return what opens stages on this node.
 
     Args:
         settings: Of this node.
         model: Where its copy of the model is, whatever the front calls it; empty: as the front.
-        threads: That compute; 0: as many as are good.
+        threads: That compute on a CPU; 0: as many as are good.
+        device: ``cpu`` or ``cuda[:N]``.
     """
 
-    def open_stage(ask: AskOpen) -> CPUStage:
+    def open_stage(ask: AskOpen) -> AnyStage:
         unknown = set(ask.options) - {*_SAME_EVERYWHERE, "num_blocks"}
         if unknown:
             raise MeshError(f"a front asks for options that are not known: {sorted(unknown)}")
         options = load_options(**ask.options)
-        options = with_values(options, {"device": "cpu", "threads": threads})
+        options = with_values(options, {"device": device, "threads": threads})
         reader = open_file(model or ask.model, options, settings)
         try:
             if not isinstance(reader, ZSEReader):
@@ -76,12 +86,50 @@ def opener(
             spec = spec_of(reader)
             spec = spec.within(options.batch.max_context or spec.max_position)
             stage = stage_of(spec, ask.first_layer, ask.end_layer)
-            return _Owned(reader, stage, options)
+            if runs_on_gpu(device):
+                opened = open_on_gpu(reader, spec, stage, options, settings)
+            else:
+                opened = _Owned(reader, stage, options)
         except BaseException:
             reader.close()
             raise
+        if ask.layout not in ("", opened.layout):
+            opened.close()
+            raise MeshError(
+                f"blocks of this node lie as {opened.layout}, those that it is to stand by for as "
+                f"{ask.layout}",
+                hint="A node stands by for those of its own kind: start another one like that.",
+            )
+        return opened
 
     return open_stage
+
+
+def open_on_gpu(
+    reader: ZSEReader, spec: ModelSpec, stage: StageSpec, options: LoadOptions, settings: Settings
+) -> AnyStage:
+    """Return a stage on a GPU; the file is closed with it.
+
+    Raises:
+        DeviceError: The GPU is absent or too small.
+        UnsupportedModelError: It does not compute the model.
+    """
+    from zse.backends.gpu.backend import GPUBackend
+    from zse.backends.gpu.stage import AloneLink, GPUStage
+
+    share = stage_share(whole_share(spec), stage.first_layer, stage.end_layer)
+    part = RankPart(link=AloneLink(), spec=share.spec, cuts=share.cuts, edges=HostEdges())
+    load = ModelLoad(
+        reader=reader,
+        spec=share.spec,
+        part=part,
+        options=with_values(options, {"stream": "off"}),
+        forward=forward_of(share.spec),
+        cache_dir=settings.cache_dir,
+    )
+    backend = create_backend(load)
+    assert isinstance(backend, GPUBackend)
+    return GPUStage(stage, backend, load_library(), reader.close)
 
 
 class _Owned(CPUStage):

@@ -38,6 +38,7 @@ class NodeStart:
     model: str = ""
     memory_gib: float = 0.0
     threads: int = 0
+    device: str = "cpu"
 
 
 def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) -> int:
@@ -55,7 +56,7 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
         checked_address(start.advertised)
     name = checked_name(start.name or f"{socket.gethostname()}-{os.getpid()}")
     # Measured before anything else runs here; what is available is asked for again with each call.
-    first = facts_of_machine(name, int(start.memory_gib * GIB))
+    first = facts_of_machine(name, int(start.memory_gib * GIB), start.device)
     setup = NodeSetup(
         name=name,
         secret=secret,
@@ -65,7 +66,9 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
     )
     try:
         node = Node(
-            setup, lambda: first, opener(settings, model=start.model, threads=start.threads)
+            setup,
+            lambda: first,
+            opener(settings, model=start.model, threads=start.threads, device=start.device),
         )
     except OSError as error:
         raise MeshError(

@@ -27,8 +27,8 @@ from zse.mesh.rows import read_rows, write_rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.backends.cpu.stage import CPUStage
     from zse.mesh.messages import StepHead
+    from zse.mesh.opening import AnyStage
 
 _STEPS_UNSETTLED = 8
 """Steps after which a standby is sent the blocks that they wrote; whole blocks, so not each."""
@@ -44,7 +44,7 @@ class StageHost:
         clock: Seconds that only grow.
     """
 
-    def __init__(self, part: CPUStage, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, part: AnyStage, clock: Callable[[], float] = time.perf_counter) -> None:
         self.part = part
         self._clock = clock
         self.layers = part.stage.first_layer, part.stage.end_layer

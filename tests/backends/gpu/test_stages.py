@@ -39,6 +39,7 @@ SHAPE = {
     "num_hidden_layers": 2,
 }
 PROMPT = [5, 17, 70, 33]
+WIDE_HEADS = {"head_dim": 256, "max_position_embeddings": 256}
 STEPS = [PROMPT, [9], [3]]
 DRAWN = SamplingRow(temperature=0.8, seed=4, presence_penalty=0.4, output_token_ids=(9,))
 
@@ -81,11 +82,13 @@ def answers_of_stages(path: Path, folder: Path, ends: tuple[int, ...]) -> list[d
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("family", "scheme"), [("qwen2", "int8"), ("gemma2", "int4")])
+@pytest.mark.parametrize(
+    ("family", "scheme", "shape"), [("qwen2", "int8", {}), ("gemma2", "int4", WIDE_HEADS)]
+)
 def test_stages_answer_as_one_gpu_does(
-    make_pair: Callable[..., Any], tmp_path: Path, family: str, scheme: str
+    make_pair: Callable[..., Any], tmp_path: Path, family: str, scheme: str, shape: dict[str, int]
 ) -> None:
-    path = make_pair(family, scheme, **SHAPE).path
+    path = make_pair(family, scheme, **{**SHAPE, **shape}).path
     with closing(open_runner(path)) as runner:
         alone = answers(runner)
         assert len(as_tensor(runner.logits(PROMPT))) == len(PROMPT)

@@ -28,7 +28,7 @@ from zse.backends.kv_dtypes import named
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.pool_size import choose_num_blocks, limited
-from zse.backends.ranks import agreed
+from zse.backends.ranks import StageEdges, agreed
 from zse.backends.resident import ROWS_AT_ONCE, is_read_whole
 from zse.backends.single import all_single, can_be_single
 from zse.backends.states import check_states, states_of
@@ -161,7 +161,7 @@ class CPUBackend(Recorder):
 
     def _join(self, part: RankPart, spin: int) -> None:
         """Have steps meet those of the other ranks, and the stream go on, from now on."""
-        if part.edges is not None:
+        if isinstance(part.edges, StageEdges):
             width = self._spec.hidden_size
             self._flow = StreamFlow(part.edges, width, self._library, spin_nanoseconds=spin)
         if part.is_divided:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.backend import CPUBackend
 from zse.backends.cpu.execution import Stream, computed
-from zse.backends.kv_groups import KVGroups
-from zse.backends.resident import cached_attentions
+from zse.backends.kv_groups import whole_groups
 from zse.errors import EngineError
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from zse.backends.cpu.program import Program
     from zse.backends.cpu.weights import Tensors
+    from zse.backends.kv_groups import KVGroups
     from zse.backends.types import Answers, StepBatch
     from zse.format.reader import ZSEReader
     from zse.kernels.native.library import Library
@@ -48,7 +48,7 @@ class CPUStage(CPUBackend):
         return sum(one.length_bytes for one in reader.header.loaded().tensors if one.name in read)
 
     def _choose_groups(self, options: LoadOptions) -> KVGroups:  # noqa: ARG002
-        return KVGroups(of_layer=dict.fromkeys(cached_attentions(self._spec), 0))
+        return whole_groups(self._spec)
 
     def _begin_arrival(self, room_bytes: int) -> PageArrival | None:
         if self._weight_bytes > room_bytes:
@@ -58,6 +58,11 @@ class CPUStage(CPUBackend):
         return PageArrival(*spans[0])
 
     # --- steps --------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> str:
+        """What two stages have in common that can take each other's blocks."""
+        return self.kv_images.layout
 
     @property
     def width(self) -> int:

@@ -54,7 +54,8 @@ class Step:
         self.batch = batch
         self.cache = cache
         self.states = states
-        self.order = sorted(range(len(chunks)), key=lambda index: chunks[index].kind == "prefill")
+        last = () if all_single else ("prefill",)
+        self.order = sorted(range(len(chunks)), key=lambda index: chunks[index].kind in last)
         """Indices of the chunks as their rows follow each other."""
         self.single_rows = 0
         """Rows before this one are computed each on its own."""

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
     from zse.backends.gpu.arriving import RestOfStart
-    from zse.backends.gpu.flow import PassedStep
+    from zse.backends.gpu.flow import PassedStep, StreamFlow
     from zse.backends.gpu.forward import Residual, Step
+    from zse.backends.gpu.host_flow import HostFlow
     from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.transfers import PendingResults
@@ -387,6 +388,11 @@ class GPUBackend(PooledBlocks, GPUOperations):
     def streaming(self) -> StreamFacts | None:
         """What of the model streams through memory; None where all of it is there."""
         return self._passes.facts()
+
+    @property
+    def flow(self) -> StreamFlow | HostFlow | None:
+        """The stream's way from stage to stage; None where all layers are here."""
+        return self._flow
 
     @property
     def gpu(self) -> Gpu:

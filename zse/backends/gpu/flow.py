@@ -19,6 +19,7 @@ from zse.units import align_up
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zse.backends.gpu.host_flow import HostFlow
     from zse.backends.ranks import StageEdges
     from zse.backends.types import Answers
     from zse.device.gpu import Block, Event, Gpu, Stream
@@ -176,7 +177,7 @@ class StreamFlow:
 class PassedStep:
     """See ``zse.backends.operations.PendingStep``: of a stage before the last one."""
 
-    def __init__(self, flow: StreamFlow, event: Event, num_chunks: int) -> None:
+    def __init__(self, flow: StreamFlow | HostFlow, event: Event, num_chunks: int) -> None:
         self._flow, self._event, self._num_chunks = flow, event, num_chunks
 
     def sample(self) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.heads import latent_attentions_of
 from zse.backends.operations import is_attention
+from zse.backends.ranks import HostEdges
+from zse.backends.types import MAX_DRAFTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.experts import ExpertOperations
     from zse.backends.gpu.flow import StreamFlow
     from zse.backends.gpu.host_arena import HostArena
+    from zse.backends.gpu.host_flow import HostFlow
     from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.latent import LatentOperations, LatentPlans
@@ -132,14 +135,19 @@ def collectives_of(
 
 def flow_of(
     gpu: Gpu, stream: Stream, part: RankPart | None, options: LoadOptions
-) -> StreamFlow | None:
+) -> StreamFlow | HostFlow | None:
     """Return the stream's way from stage to stage; None where one has all layers."""
     if part is None or part.edges is None:
         return None
+    hidden = part.spec.hidden_size
+    most = max(options.batch.max_batch_tokens, options.batch.max_sequences + MAX_DRAFTS)
+    if isinstance(part.edges, HostEdges):
+        from zse.backends.gpu.host_flow import HostFlow
+
+        return HostFlow(gpu, stream, hidden=hidden, most_rows=most)
     from zse.backends.gpu.flow import StreamFlow
 
-    most = max(options.batch.max_batch_tokens, options.batch.max_sequences)
-    return StreamFlow(gpu, stream, part.edges, hidden=part.spec.hidden_size, most_rows=most)
+    return StreamFlow(gpu, stream, part.edges, hidden=hidden, most_rows=most)
 
 
 def mixtures_of(

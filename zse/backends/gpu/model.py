@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.flow import StreamFlow
     from zse.backends.gpu.forward import Query, Step
     from zse.backends.gpu.heads import AttentionKind
+    from zse.backends.gpu.host_flow import HostFlow
     from zse.backends.gpu.key_factors import DeviceFactors
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.passes import Passes
@@ -83,7 +84,7 @@ class DeviceModel:
         key_factors: DeviceFactors,
         passes: Passes,
         collectives: Collectives | None = None,
-        flow: StreamFlow | None = None,
+        flow: StreamFlow | HostFlow | None = None,
     ) -> None:
         self.weights = weights
         self.passes = passes

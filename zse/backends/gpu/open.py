@@ -26,8 +26,8 @@ from zse.backends.gpu.model import DeviceModel
 from zse.backends.gpu.supported import check_supported
 from zse.backends.gpu.weights import DeviceWeights
 from zse.backends.kv_dtypes import is_narrow
-from zse.backends.kv_groups import groups_of
-from zse.backends.ranks import agreed
+from zse.backends.kv_groups import groups_of, whole_groups
+from zse.backends.ranks import HostEdges, agreed
 from zse.backends.states import states_of, with_states_that_fit
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
@@ -126,7 +126,9 @@ def build_backend(
     if is_narrow(kv_dtype):
         cuts = None if load.part is None else load.part.cuts
         factors = read_key_factors(arrival.source, load.reader.header, spec, cuts)
-    layout = layout_for(spec, kv_dtype, groups_of(spec, options), factors)
+    is_of_mesh = load.part is not None and isinstance(load.part.edges, HostEdges)
+    groups = whole_groups(spec) if is_of_mesh else groups_of(spec, options)
+    layout = layout_for(spec, kv_dtype, groups, factors)
     arrival.place(load, options, layout)
     weights = DeviceWeights(arrival.gpu, arrival.placement, arrival.block)
     passes = arrival.passes(spec, stream, weights)

@@ -1,0 +1,71 @@
+"""What a node opens for a front: on its device, of its kind, or not at all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zse.engine.opening import open_file
+from zse.errors import DeviceError, MeshError
+from zse.mesh import probe
+from zse.mesh.messages import AskOpen
+from zse.mesh.opening import digest_of, opener, shared_options
+from zse.options import load_options
+from zse.settings import load_settings
+
+LOAD: dict[str, Any] = {"device": "cpu", "num_blocks": 8, "max_sequences": 2, "max_context": 64}
+
+
+def ask(layout: str = "") -> AskOpen:
+    options = load_options(**LOAD)
+    with open_file("tiny", options, load_settings()) as reader:
+        digest = digest_of(reader)
+    return AskOpen("tiny", digest, 0, 1, shared_options(options, 8), layout)
+
+
+def test_a_node_stands_by_only_for_nodes_whose_blocks_lie_as_its_own() -> None:
+    open_stage = opener(load_settings(), threads=1)
+    first = open_stage(ask())
+    standby = open_stage(ask(first.layout))
+    assert standby.layout == first.layout
+    for stage in (first, standby):
+        stage.close()
+    with pytest.raises(MeshError, match="those that it is to stand by for as gpu1"):
+        open_stage(ask("gpu1-bf16-32-00"))
+
+
+def gpus(*problems: DeviceError | None) -> Any:
+    found = [
+        SimpleNamespace(
+            info=SimpleNamespace(
+                ordinal=number,
+                name="H200",
+                free_bytes=100 << 30,
+                bandwidth_bytes_per_second=4.8e12,
+            ),
+            problem=problem,
+        )
+        for number, problem in enumerate(problems)
+    ]
+    return lambda: SimpleNamespace(gpus=tuple(found))
+
+
+def test_a_node_with_a_gpu_says_what_that_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "survey_cuda", gpus(None, None))
+    facts = probe.facts_of_machine("n", device="cuda:1")
+    assert facts.device == "H200 (cuda:1)"
+    assert facts.memory_bytes == int((100 << 30) * 0.8)
+    assert 1e12 < facts.bytes_per_second < 4.8e12
+    assert probe.facts_of_machine("n", 5 << 30, "cuda").memory_bytes == 5 << 30
+
+
+def test_a_gpu_that_is_not_there_or_cannot_be_used_makes_no_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "survey_cuda", gpus(DeviceError("it is lost")))
+    with pytest.raises(DeviceError, match="GPU 0 cannot be a node of a mesh: it is lost"):
+        probe.facts_of_machine("n", device="cuda")
+    with pytest.raises(DeviceError, match="GPU 3 cannot be a node of a mesh: there is none"):
+        probe.facts_of_machine("n", device="cuda:3")
