@@ -5,9 +5,10 @@
 
 Each model has a GPU of its own where it is always warm, so ten models are ten GPUs. The same
 requests (seeded) meet: replicas that are always there; replicas that sleep and take 15 s to start;
-the same, which stay for ten minutes; replicas that sleep and start as ours were measured; and a pool
-of GPUs on which models swap. Starts, swaps, steps and prompts are measured (``fleet_curves.py``);
-requests and platforms are assumed and told. Prints a table and one JSON object as the last line.
+the same, which stay for ten minutes; replicas that sleep and start as ours were measured; and a
+pool of GPUs on which models swap. Starts, swaps, steps and prompts are measured
+(``fleet_curves.py``); requests and platforms are assumed and told. Prints a table, and one JSON
+object as the last line.
 """
 
 from __future__ import annotations

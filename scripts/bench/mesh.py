@@ -302,7 +302,7 @@ def inside(arguments) -> None:
     # A prompt's rows are computed together where nobody compares the text.
     load = {**LOAD, "deterministic": not arguments.prefill}
     options, settings = load_options(**load), load_settings()
-    reader = open_file("tiny", options, settings)
+    reader = open_file(arguments.model, options, settings)
     alone = Asking(load_runner(reader, options), options)
     expected = Run()
     for prompt, params in requests(arguments.streams, arguments.tokens):
@@ -328,7 +328,7 @@ def inside(arguments) -> None:
             wait_seconds=60.0,
             split="even",
         )
-        asking = Asking(join_mesh(reader, "tiny", options, setup), options)
+        asking = Asking(join_mesh(reader, arguments.model, options, setup), options)
         front = asking.core.runner.front
         cleanup.callback(asking.core.close)
         wait_until(lambda: whole(front), 60.0)
@@ -393,6 +393,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="break nothing for so long")
     parser.add_argument("--busy", type=int, default=0, help="processes that only take time")
     parser.add_argument("--rest-seconds", type=float, default=3.0, help="between answers")
+    parser.add_argument("--model", default="tiny", help="a .zse file of 4 layers or more")
     parser.add_argument("--json", default="")
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

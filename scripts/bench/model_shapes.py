@@ -224,6 +224,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "torch_dtype": "bfloat16",
         "vocab_size": 2048,
     },
+    # A stream as wide as a 70B's, and next to nothing to compute: for what wires do (mesh.py).
+    "wide-wire": {
+        **WELL_KNOWN["qwen2.5-7b"],
+        "hidden_size": 8192,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 64,
+        "intermediate_size": 128,
+        "vocab_size": 2048,
+        "max_position_embeddings": 4096,
+    },
     "tiny-gqa": {
         **WELL_KNOWN["qwen2.5-7b"],
         "hidden_size": 256,
