@@ -80,7 +80,7 @@ def simulate(curves, policy, *, gpus, bursts, models, seconds, seed) -> dict:
 
 def hours_of(models: int, hours: float) -> float:
     """Return how long a fleet is simulated: large ones for less, about as many requests each."""
-    return min(hours, max(0.1, hours * 500 / models))
+    return min(hours, max(0.25, hours * 500 / models))
 
 
 def compare(options) -> list[dict]:

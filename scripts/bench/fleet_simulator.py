@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fleet_policies import Policy
     from fleet_traces import Request
 
-ARRIVAL, STARTED, FIRST_TOKEN, FINISHED, IDLE = range(5)
+STARTED, FIRST_TOKEN, FINISHED, IDLE, FETCHED = range(5)
 
 
 class Replica:
@@ -83,6 +83,36 @@ class Replica:
 
     def end_first(self) -> Request:
         return heapq.heappop(self._decoding)[2]
+
+
+class Store:
+    """Where weights come from: all who fetch share what it gives, each as much."""
+
+    def __init__(self, bytes_per_second: float, weights_bytes: int) -> None:
+        self._rate, self._size = bytes_per_second, weights_bytes
+        self._fetching: deque[tuple[float, Replica]] = deque()
+        self._given = 0.0
+        """Bytes to whoever fetched all the time."""
+        self._at = 0.0
+        self.version = 0
+
+    def advance(self, now: float) -> None:
+        if self._fetching:
+            self._given += (now - self._at) * self._rate / len(self._fetching)
+        self._at = now
+
+    def begin(self, replica: Replica) -> None:
+        self._fetching.append((self._given + self._size, replica))
+
+    def next_end(self) -> float | None:
+        """Return when the first has all of it: whoever began first, since all are as large."""
+        if not self._fetching:
+            return None
+        left = max(0.0, self._fetching[0][0] - self._given)
+        return self._at + left * len(self._fetching) / self._rate
+
+    def end_first(self) -> Replica:
+        return self._fetching.popleft()[1]
 
 
 @dataclass
@@ -142,26 +172,26 @@ class Simulation:
         """Models that wait for a GPU, one entry a replica."""
         self._resting: dict[Replica, None] = {}
         """Idle replicas, the longest first."""
+        rate = curves.origin_bytes_per_second
+        self._store = Store(rate, curves.weights_bytes) if rate else None
+        self._seconds = 0.0
 
     def run(self, trace: Iterable[Request], *, models: int, seconds: float) -> Result:
         """Return what came of it; what is under way in the end is brought to its end."""
+        self._seconds = seconds
         for model in range(models if self._policy.at_least else 0):
             for _ in range(self._policy.at_least):
                 self._take_gpu(model, 0.0, is_there=True)
         requests = iter(trace)
         upcoming = next(requests, None)
-        now = 0.0
         while self._events or upcoming is not None:
             if upcoming is not None and (not self._events or upcoming.at <= self._events[0][0]):
-                now = upcoming.at
                 self._arrive(upcoming)
                 upcoming = next(requests, None)
                 continue
             now, _, kind, what = heapq.heappop(self._events)
-            if kind == IDLE and now > seconds and upcoming is None:
-                continue  # replicas are paid for to the end of the trace, and to their last answer
             self._happen(now, kind, what)
-        self._close(max(now, seconds), seconds)
+        self._close()
         return self.result
 
     # --- events ---------------------------------------------------------------------------------
@@ -191,6 +221,12 @@ class Simulation:
             replica, version = what  # type: ignore[misc]
             if version == replica.version:
                 self._finish(replica, now)
+        elif kind == FETCHED:
+            assert self._store is not None
+            if what == self._store.version:
+                self._store.advance(now)
+                self._push(now + self._start_seconds(), STARTED, self._store.end_first())
+                self._foresee_fetch()
         elif kind == IDLE:
             replica, since = what  # type: ignore[misc]
             if replica in self._resting and replica.idle_since == since:
@@ -268,20 +304,30 @@ class Simulation:
         self._num_starting += 1
         self.result.most_gpus = max(self.result.most_gpus, self._num_gpus)
         self.result.most_starting = max(self.result.most_starting, self._num_starting)
-        self._push(now + (0.0 if is_there else self._start_seconds()), STARTED, replica)
+        if is_there:
+            self._push(now, STARTED, replica)
+        elif self._store is None:
+            self._push(now + self._start_seconds(), STARTED, replica)
+        else:
+            self._store.advance(now)
+            self._store.begin(replica)
+            self._foresee_fetch()
 
     def _start_seconds(self) -> float:
-        """Return how long a start takes that begins now, beside all that have begun."""
+        """Return how long a start takes, its weights apart where they come from a store."""
         curves = self._curves
-        fetching = 0.0
-        if curves.origin_bytes_per_second:
-            rate = curves.origin_bytes_per_second / self._num_starting
-            fetching = curves.weights_bytes / rate
         if self._policy.shares_gpus:
             self.result.swaps += 1
-            return self._lot.choice(curves.swap_seconds) + fetching
+            return self._lot.choice(curves.swap_seconds)
         self.result.starts += 1
-        return curves.platform_seconds + self._lot.choice(curves.start_seconds) + fetching
+        return curves.platform_seconds + self._lot.choice(curves.start_seconds)
+
+    def _foresee_fetch(self) -> None:
+        assert self._store is not None
+        self._store.version += 1
+        end = self._store.next_end()
+        if end is not None:
+            self._push(end, FETCHED, self._store.version)
 
     def _rest_if_idle(self, replica: Replica, now: float) -> None:
         if replica.num_running or not replica.is_ready:
@@ -298,17 +344,20 @@ class Simulation:
         del self._resting[replica]
         self._models[replica.model].replicas.remove(replica)
         self._num_gpus -= 1
-        self.result.gpu_seconds += now - replica.ordered_at
+        self._pay(replica, now)
         self._serve_line(now)
 
-    def _close(self, now: float, seconds: float) -> None:
+    def _pay(self, replica: Replica, now: float) -> None:
+        """Count a GPU, within the trace: behind its end nobody comes, and all subjects are even."""
+        self.result.gpu_seconds += max(0.0, min(now, self._seconds) - replica.ordered_at)
+
+    def _close(self) -> None:
         for model in self._models.values():
             for replica in model.replicas:
-                end = max(seconds, min(now, replica.idle_since + self._policy.idle_seconds))
-                self.result.gpu_seconds += max(0.0, end - replica.ordered_at)
-        self.result.seconds = seconds
+                self._pay(replica, self._seconds)
+        self.result.seconds = self._seconds
         if self._policy.shares_gpus and self._gpus:
-            self.result.gpu_seconds = self._gpus * seconds
+            self.result.gpu_seconds = self._gpus * self._seconds
 
     def _push(self, at: float, kind: int, what: object) -> None:
         heapq.heappush(self._events, (at, next(self._order), kind, what))

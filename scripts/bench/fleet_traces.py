@@ -63,10 +63,10 @@ def _of_model(bursts: Bursts, model: int, seconds: float, lot: random.Random) ->
     crowd_at = bursts.crowd_at + lot.random()
     mu = math.log(bursts.silence_seconds) - bursts.spread**2 / 2
     # As if it had gone on for ever: the first silence is cut somewhere in its midst.
-    now = lot.lognormvariate(mu, bursts.spread) * lot.random()
+    now, quiet_from = lot.lognormvariate(mu, bursts.spread) * lot.random(), 0.0
     while now < seconds:
         if in_crowd and now > crowd_at:
-            now, in_crowd = crowd_at, False
+            now, in_crowd = max(crowd_at, quiet_from), False
         end = now + lot.expovariate(1 / bursts.burst_seconds)
         while now < min(end, seconds):
             yield Request(
@@ -76,9 +76,10 @@ def _of_model(bursts: Bursts, model: int, seconds: float, lot: random.Random) ->
                 output_tokens=max(1, round(lot.expovariate(1 / bursts.output_tokens))),
             )
             now += lot.expovariate(bursts.rate)
-        now = max(now, end) + lot.lognormvariate(mu, bursts.spread)
+        quiet_from = max(now, end)
+        now = quiet_from + lot.lognormvariate(mu, bursts.spread)
     if in_crowd and crowd_at < seconds:
-        yield Request(crowd_at, model, bursts.prompt_tokens, bursts.output_tokens)
+        yield Request(max(crowd_at, quiet_from), model, bursts.prompt_tokens, bursts.output_tokens)
 
 
 def poisson(rate: float, *, seconds: float, output_tokens: float, seed: int) -> Iterator[Request]:
