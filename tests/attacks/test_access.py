@@ -27,10 +27,10 @@ SCRIPTED = Path(__file__).parents[1] / "serve" / "scripted_server.py"
 PROBES = {"/health", "/health/live", "/health/ready", "/ping"}
 DOOR = {"/login", "/ui/assets/{name:path}"}
 """What everybody is shown: the login, and what pages are made of."""
-COUNTING = re.compile(r"/metrics|/api/stats.*|/ws/stats")
+COUNTING = re.compile(r"/metrics|/load|/api/stats.*|/ws/stats")
 INFERENCE = re.compile(
     r"/|/v1/(?!(?:un)?load_lora_adapter).+|/v2/rerank|/rerank|/invocations|/tokenize|/detokenize|/tokenizer_info"
-    r"|/docs|/openapi\.json|/version|/ws/chat|/chat|/logout|/api/chat/.+|/api/tools.*|/api/rag/.+|/documents|/ui/documents.*|/is_sleeping"
+    r"|/docs|/openapi\.json|/version|/ws/chat|/chat|/logout|/api/chat/.+|/api/tools.*|/api/rag/.+|/documents|/ui/documents.*|/is_sleeping|/mcp"
 )
 KEYS = {
     "admin": {"scope": "admin"},

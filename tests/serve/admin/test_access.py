@@ -11,6 +11,8 @@ ROUTES = [
     ("GET", "/api/models"),
     ("POST", "/api/models/load"),
     ("POST", "/api/models/unload"),
+    ("POST", "/api/models/pin"),
+    ("POST", "/api/models/swap"),
     ("GET", "/api/models/registry"),
     ("GET", "/api/models/search"),
     ("GET", "/api/models/check/tiny"),
