@@ -81,7 +81,7 @@ def few_forms(output: str) -> list[Variant]:
 
 def everything() -> list[Variant]:
     found = [*many_forms("bf16"), *many_forms("fp32"), *few_forms("fp32"), *few_forms("bf16")]
-    found += [turned_silu_variant(160, "bf16", num_warps=warps) for warps in (8, 16, 32)]
+    found += [turned_silu_variant(256, num_warps=warps) for warps in (8, 16, 32)]
     found += [turned_norm_variant(32, num_warps=warps) for warps in (4, 8, 16)]
     found += [silu_mul_variant(8, element="bf16", quantized=False)]
     found += [turn_tokens(columns) for columns in (HIDDEN, WIDTH)]
@@ -217,7 +217,7 @@ def gates(launcher: Any, report: Report, rows: int) -> None:
 
     report.part(f"silu rows {rows} apart", lambda: timed(apart, moved))
     for warps in (8, 16, 32):
-        form = turned_silu_variant(160, "bf16", num_warps=warps)
+        form = turned_silu_variant(256, num_warps=warps)
         report.part(f"silu rows {rows} turned warps {warps}", partial(together, form))
 
 

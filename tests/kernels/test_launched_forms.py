@@ -63,6 +63,7 @@ from zse.kernels.layout import (
     HeadShape,
     PagedCache,
     Plain,
+    Turned,
     adapter_tile_rows,
 )
 from zse.kernels.linear.plan import candidates
@@ -87,6 +88,8 @@ from zse.kernels.route.launch import (
     group_pairs,
     norm_route,
 )
+from zse.kernels.turned import variants as turned_forms
+from zse.kernels.turned.launch import turned_norm, turned_silu
 
 EITHER = (False, True)
 TILES = PrefillTiles(count=1, first_rows=0, num_rows=0, table_rows=0, first_positions=0)
@@ -262,6 +265,16 @@ def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_f
             grouped_products(launcher, weight, inputs, choice, grouping, 0, is_down=False)
     combine(launcher, 0, Plain(rows=2, columns=512, values=0), CHOICE)
     assert launcher.keys == packed(of=expert_forms.VARIANTS)
+
+
+def test_every_norm_and_gate_that_is_turned_is_one_that_a_width_asks_for() -> None:
+    launcher = Recorder()
+    for hidden in (2048, 4096, 8192):
+        turned_norm(launcher, 0, 0, 1e-6, Turned(rows=300, columns=hidden, codes=0, scales=0))
+    for width in (4096, 8192, 14336, 18944):
+        inputs = Plain(rows=300, columns=2 * width, values=0)
+        turned_silu(launcher, inputs, Turned(rows=300, columns=width, codes=0, scales=0))
+    assert launcher.keys == packed(of=turned_forms.VARIANTS)
 
 
 CACHES = (

@@ -342,9 +342,11 @@ class GPUOperations(Choosing):
             )
 
         def make_turned(output: Turned) -> None:
+            assert isinstance(joined, Plain)
             turned_silu(step.launcher, joined, output)
 
-        can_turn = is_usual and takes_silu(columns) and not step.shape.adapter_tiles
+        is_usual = is_usual and isinstance(joined, Plain) and not step.shape.adapter_tiles
+        can_turn = is_usual and takes_silu(columns, step.launcher.device.target)
         return Deferred(
             columns=columns,
             can_quantize=columns % ACTIVATION_GROUP == 0,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import Partials, summands
 from zse.kernels.turned.variants import (
+    MOST_ELSEWHERE,
     NORM_GROUPS,
     SILU_GROUPS,
+    WIDE_TARGET,
     groups_for,
     turned_norm_variant,
     turned_silu_variant,
@@ -15,7 +16,7 @@ from zse.kernels.turned.variants import (
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Plain, Turned
+    from zse.kernels.layout import Partials, Plain, Turned
     from zse.kernels.variant import Variant
 
 WARPS_AT_ONCE = 32
@@ -27,9 +28,10 @@ def takes_norm(hidden: int) -> bool:
     return groups_for(hidden, NORM_GROUPS) > 0
 
 
-def takes_silu(width: int) -> bool:
-    """Whether there is a form for gates of so many columns."""
-    return groups_for(width, SILU_GROUPS) > 0
+def takes_silu(width: int, target: str) -> bool:
+    """Whether there is a form for gates of so many columns that fits an architecture."""
+    groups = groups_for(width, SILU_GROUPS)
+    return groups > 0 and (groups <= MOST_ELSEWHERE or target == WIDE_TARGET)
 
 
 def turned_norm(
@@ -69,22 +71,16 @@ def turned_norm(
 
 
 def turned_silu(
-    launcher: Launcher,
-    inputs: Partials | Plain,
-    output: Turned,
-    *,
-    tuned: Variant | None = None,
+    launcher: Launcher, inputs: Plain, output: Turned, *, tuned: Variant | None = None
 ) -> None:
     """Store silu(gate) * up, turned.
 
     Args:
-        inputs: [rows, 2 * width], gate columns, then up columns: summands of all rows, or bfloat16.
+        inputs: [rows, 2 * width], gate columns, then up columns.
         output: As many columns as ``takes_silu``.
         tuned: Another compiled form to use, when forms are compared.
     """
-    element = "fp32" if isinstance(inputs, Partials) else "bf16"
-    groups = groups_for(output.columns, SILU_GROUPS)
-    form = tuned or turned_silu_variant(groups, element)
+    form = tuned or turned_silu_variant(groups_for(output.columns, SILU_GROUPS))
     launcher.launch(
         form,
         _grid(launcher, form, output.rows),
@@ -93,7 +89,6 @@ def turned_silu(
         output.scales,
         output.rows,
         output.columns,
-        summands(inputs)[1],
     )
 
 

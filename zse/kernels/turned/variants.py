@@ -27,18 +27,18 @@ TURNED_SILU = Kernel(
     module=MODULE,
     function="turned_silu",
     arguments=(
-        pointer("inputs", "fp32"),
+        pointer("inputs", "bf16"),
         *_OUTPUTS,
         number("width", aligned=True),
-        number("splits"),
     ),
 )
 NORM_GROUPS = (16, 32, 64)
 """Groups of 128 columns of the rows that a program holds."""
-SILU_GROUPS = (32, 64, 128, 160, 256)
+SILU_GROUPS = (32, 64, 128, 256)
 """Above 128 they are held as 128 and the rest."""
 MOST_HELD = 128
-ELEMENTS = ("bf16", "fp32")
+WIDE_TARGET, MOST_ELSEWHERE = "sm_90", 64
+"""Architecture whose registers hold gates of more groups than so many."""
 
 
 def groups_for(columns: int, available: tuple[int, ...]) -> int:
@@ -57,19 +57,15 @@ def turned_norm_variant(groups: int, *, num_warps: int = 0) -> Variant:
     return variant(TURNED_NORM, num_warps=num_warps or min(groups // 4, 16), GROUPS=groups)
 
 
-def turned_silu_variant(groups: int, element: str, *, num_warps: int = 0) -> Variant:
-    """Return the form for rows of up to so many groups that reads ``bf16`` or ``fp32``."""
+def turned_silu_variant(groups: int, *, num_warps: int = 0) -> Variant:
+    """Return the form for rows of up to so many groups."""
     held = min(groups, MOST_HELD)
     return variant(
-        TURNED_SILU,
-        num_warps=num_warps or min(held // 8, 16),
-        types={"inputs": f"*{element}"},
-        GROUPS=held,
-        REST=groups - held,
+        TURNED_SILU, num_warps=num_warps or min(held // 8, 16), GROUPS=held, REST=groups - held
     )
 
 
 VARIANTS: tuple[Variant, ...] = (
     *(turned_norm_variant(groups) for groups in NORM_GROUPS),
-    *(turned_silu_variant(groups, element) for groups in SILU_GROUPS for element in ELEMENTS),
+    *(turned_silu_variant(groups) for groups in SILU_GROUPS),
 )

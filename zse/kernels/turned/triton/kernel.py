@@ -15,7 +15,6 @@ from zse.kernels.triton.parts import (
     GROUP,
     round_to_even,
     sum_partials,
-    sum_two_partials,
     to_bf16,
     wait_for_inputs,
 )
@@ -43,14 +42,11 @@ def columns_of(first: tl.constexpr, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def gated(line, width, columns, splits, stride):
+def gated(line, width, columns):
     """Return silu(gate) * up of some columns of a row, float32; zeros behind its end."""
     inside = columns < width
-    if line.dtype.element_ty == tl.bfloat16:
-        gate = tl.load(line + columns, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(line + width + columns, mask=inside, other=0.0).to(tl.float32)
-    else:
-        gate, up = sum_two_partials(line, line + width, columns, inside, splits, stride)
+    gate = tl.load(line + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(line + width + columns, mask=inside, other=0.0).to(tl.float32)
     return gate * tl.sigmoid(tl.maximum(gate, -80.0)) * up
 
 
@@ -90,13 +86,13 @@ def turned_norm(
 
 @triton.jit
 def turned_silu(
-    inputs, outputs, scales, rows, width, splits,
+    inputs, outputs, scales, rows, width,
     GROUPS: tl.constexpr, REST: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Store silu(gate) * up of rows of up to GROUPS + REST groups, turned.
 
     Operands:
-        inputs: float32 or bfloat16 [splits, rows, 2 * width], gate columns, then up columns.
+        inputs: bfloat16 [rows, 2 * width], gate columns, then up columns.
         outputs: int8 [rows, width].
         scales: float32 [rows]; they make up for products that are 128 times as large.
     """
@@ -104,13 +100,12 @@ def turned_silu(
     columns = columns_of(0, GROUPS)
     sign = signs(0, GROUP, GROUP)
     length = width.to(tl.int64)
-    stride = rows * 2 * length
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
         line, target = inputs + row * 2 * length, outputs + row * length
-        found, most = turned(gated(line, width, columns, splits, stride), sign, PLAIN)
+        found, most = turned(gated(line, width, columns), sign, PLAIN)
         if REST:
             others = columns_of(GROUPS, REST)
-            rest, most_of_rest = turned(gated(line, width, others, splits, stride), sign, PLAIN)
+            rest, most_of_rest = turned(gated(line, width, others), sign, PLAIN)
             most = tl.maximum(most, most_of_rest)
             store_codes(rest, most, target, others, others < width)
         tl.store(scales + row, most / (127.0 * GROUP))
