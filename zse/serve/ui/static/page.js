@@ -19,9 +19,10 @@
     try { return (await response.json()).error.message; } catch { return `The server answered ${response.status}.`; }
   }
 
-  /** Tell the person something, aloud too. */
-  function notify(text) {
+  /** Tell the person something, aloud too; what is plain to see anyway, aloud alone. */
+  function notify(text, isQuiet = false) {
     const place = document.getElementById("notice");
+    place.classList.toggle("quiet", isQuiet);
     place.textContent = text;
     clearTimeout(notify.timer);
     notify.timer = setTimeout(() => { place.textContent = ""; }, 8000);

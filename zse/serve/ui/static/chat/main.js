@@ -50,7 +50,7 @@ function grown(message) {
     writing = null;
     place("stop").hidden = true;
     place("send").disabled = false;
-    zse.notify("The answer is complete.");
+    zse.notify("The answer is complete.", true);
   }
   if (isAtEnd) scrollTo(0, document.body.scrollHeight);
 }
