@@ -30,7 +30,7 @@ def test_what_cannot_be_done_is_said_on_the_page(send):
     for path, form, words in (
         ("/ui/models/unload", {"model": EVIL}, "is loaded"),
         ("/ui/models/load", {"model": "../../etc/passwd"}, "in no place"),
-        ("/ui/models/load", {"model": "x", "quantization": "int3"}, "quantization"),
+        ("/ui/models/load", {"model": "x", "quantization": "int1"}, "quantization"),
         ("/ui/models/load", {"model": "x", "max_context": "many"}, "whole number"),
         ("/ui/models/load", {}, "model"),
     ):
