@@ -177,6 +177,15 @@ def test_commands_of_a_mesh_are_commands_of_zse(kubernetes):
         assert run([*words, "--help"]) == 0
 
 
+@pytest.mark.parametrize(("gpu", "device"), [("none", "cpu"), ("NVIDIA-L4", "cuda")])
+def test_a_node_computes_on_what_it_was_given(gpu, device, kubernetes):
+    plan = kubernetes(**MESH | {"gpu": gpu})
+    pod = document(plan, "overlays/mesh/nodes.yaml")["spec"]["template"]["spec"]
+    (node,) = pod["containers"]
+    assert node["command"][-2:] == ["--device", device]
+    assert ("nvidia.com/gpu" in node["resources"]["limits"]) == (device == "cuda")
+
+
 def test_only_nodes_and_the_front_reach_the_port_of_a_mesh(kubernetes):
     plan = kubernetes(**MESH)
     (rule,) = document(plan, "overlays/mesh/nodes-network.yaml")["spec"]["ingress"]

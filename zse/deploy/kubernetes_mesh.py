@@ -68,7 +68,7 @@ def mesh_files(order: Order, given: dict[str, Any], values: dict[str, Any]) -> d
         "node_command": [
             *(*_PYTHON, "mesh", "start", "--no-discovery"),
             *("--listen", f"0.0.0.0:{MESH_PORT}", "--advertise", f"$(POD_IP):{MESH_PORT}"),
-            *("--name", "$(POD_NAME)"),
+            *("--name", "$(POD_NAME)", "--device", "cuda" if order.has_gpu else "cpu"),
         ],
         # A variable that a command names must come before those that might name it.
         "node_env": [
