@@ -67,13 +67,17 @@ class ZSELinear(torch.nn.Linear):
     ) -> None:
         torch.nn.Module.__init__(self)  # torch's own layer would make a dense weight
         self._entry = weight.entry
-        usable = kernels is not None and kernels.supports(weight)
-        self._kernels = kernels if usable else None
+        self.use(kernels, weight)
         self._roles = tuple(weight.parts)
         self.out_features, self.in_features = weight.entry.shape
         for role, part in weight.parts.items():
             self.register_buffer(role, part.to(device, copy=True).contiguous())
         self.register_buffer("bias", None if bias is None else bias.to(device, copy=True))
+
+    def use(self, kernels: TorchLinearKernels | None, weight: StoredMatrix | None = None) -> None:
+        """Multiply by some kernels from now on, where they know the matrix; None: by torch."""
+        usable = kernels is not None and kernels.supports(weight or self.stored())
+        self._kernels = kernels if usable else None
 
     def stored(self) -> StoredMatrix:
         """Return the packed weights where they are now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,17 @@ from zse.quantize.huggingface.fill import fill_model, is_kept_as_is, pack_layers
 from zse.quantize.huggingface.kernels import open_kernels
 from zse.quantize.huggingface.layers import Place, ZSELinear
 from zse.quantize.huggingface.restore import restored_model
+from zse.quantize.huggingface.spread import devices_of, spread
 from zse.quantize.locate import ZSEReader
 from zse.quantize.place_of_work import choose_device
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from zse.quantize.huggingface.layers import LayerMaker
+    from zse.quantize.huggingface.spread import DeviceMap
 
 BACKENDS = ("zse", "bnb")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -45,6 +49,8 @@ def load_zse_model(
     backend: str = "zse",
     device: str = "auto",
     dtype: str = "auto",
+    device_map: DeviceMap | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Rebuild the transformers model that a file was made from, with the weights of the file.
 
@@ -60,6 +66,10 @@ def load_zse_model(
         device: ``auto`` (the first GPU, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: Of activations and plain tensors: ``float32``, ``bfloat16`` or ``float16``; ``auto``
             is float32 on a CPU and bfloat16 on a GPU.
+        device_map: Spreads the model over several devices, as in transformers: ``auto``,
+            ``balanced``, ``balanced_low_0``, ``sequential``, or parts' names with their devices.
+            The model is put together in the host's memory first.
+        max_memory: What each device may take, by a GPU's number or ``cpu``: bytes, or ``"20GiB"``.
 
     Returns:
         The model (evaluation mode, ready for ``generate``), its tokenizer, and a description of the
@@ -68,8 +78,13 @@ def load_zse_model(
     Raises:
         MissingDependencyError: transformers, or for ``bnb`` bitsandbytes, is not installed.
         FormatError: The file is damaged or lacks its configuration.
-        UsageError: An option is something else, or the file has no NF4 layer for ``bnb``.
+        UsageError: An option is something else, the file has no NF4 layer for ``bnb``, or the
+            devices do not hold the model.
     """
+    if device_map is None and max_memory is not None:
+        raise UsageError("max_memory is given without device_map", hint='Add device_map="auto".')
+    if device_map is not None and (device != "auto" or backend != "zse"):
+        raise UsageError("device_map is given beside a device, or for bnb", hint="Leave that out.")
     if cache_weights not in ("auto", True, False):
         raise UsageError(f"cache_weights is {cache_weights!r}, expected 'auto', True or False")
     if backend not in BACKENDS:
@@ -80,6 +95,9 @@ def load_zse_model(
         import transformers
     on = choose_device(device)
     place = Place(device=on, dtype=choose_dtype(dtype, on))
+    if device_map is not None:
+        on = torch.device("cpu")
+        place = replace(place, device=on)
     with ZSEReader(path) as reader:
         if cache_weights is True:
             layers: LayerMaker = place.plain_layer
@@ -95,6 +113,9 @@ def load_zse_model(
         else:
             model = restored_model(model, reader, spec, place)
             pack_layers(model, reader, spec, layers)
+        if device_map is not None:
+            devices = devices_of(model, device_map, max_memory)
+            model = spread(model, devices, reader, load_settings())
         tokenizer = _build_tokenizer(transformers, reader)
         info = _describe(reader.path, reader)
     return model.eval(), tokenizer, info
