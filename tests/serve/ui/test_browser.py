@@ -108,6 +108,8 @@ def test_the_dashboard_is_live_and_says_when_the_server_is_away(
     body = {"messages": [{"role": "user", "content": "say:12345"}]}
     child.http.post("/v1/chat/completions", json=body)
     tab.wait_for("5 tokens in the last minute")
+    shown_as = tab.run("getComputedStyle(document.querySelector('tbody#models')).display")
+    assert shown_as == "table-row-group", "cells stand below their headings"
     tab.wait("document.querySelectorAll('#chart-rate canvas').length === 1")
     child.process.kill()
     tab.wait_for("the server is away")
