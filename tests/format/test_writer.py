@@ -15,7 +15,7 @@ import small_file
 from broken_rules import breaks
 
 from zse.errors import DiskFullError, NotFoundError
-from zse.format import Scheme, ZSEReader, ZSEWriter
+from zse.format import Scheme, ZSEReader, ZSEWriter, partial
 from zse.format.errors import Misuse, Rule
 from zse.format.layout import PlannedTensor
 
@@ -285,3 +285,30 @@ def test_journal_of_another_plan_is_not_believed(
         assert writer.completed_groups == set()
         small_file.fill(writer)
     assert path.read_bytes() == small_path.read_bytes()
+
+
+def test_many_small_chunks_reach_the_disk_as_whole_huge_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, row_bytes = 5000, 1024
+    tensor = PlannedTensor(name="a", scheme=Scheme.FP32, shape=(rows, row_bytes // 4))
+    data = bytes(range(256)) * (rows * row_bytes // 256)
+    written: list[tuple[int, int]] = []
+    write = partial.write_at
+
+    def record(fd: int, data: bytes | bytearray, offset_bytes: int) -> None:
+        if data:
+            written.append((offset_bytes, len(data)))
+        write(fd, data, offset_bytes)
+
+    monkeypatch.setattr(partial, "write_at", record)
+    with new_writer(tmp_path / "m.zse") as writer:
+        writer.plan([("embed", [tensor])])
+        for first in range(0, rows, 7):
+            some = data[first * row_bytes : (first + 7) * row_bytes]
+            writer.write_part("a", "data", some, row_offset=first)
+    *whole, _rest, _header = written
+    assert len(whole) >= rows * row_bytes // partial._HUGE_PAGE_BYTES
+    assert all(end % partial._HUGE_PAGE_BYTES == 0 for end in map(sum, whole))
+    with ZSEReader(tmp_path / "m.zse") as reader:
+        assert reader.part("a", "data") == data

@@ -1,7 +1,10 @@
 """The unfinished file on disk: locked, written in order, journalled group by group.
 
 A group enters the journal only after its bytes are on the disk, so what the journal says survives
-a kill and a power cut. The cost is one fdatasync a group, which a streamed write hides.
+a kill and a power cut. The cost is one fdatasync a group, which a streamed write hides. What is
+written is gathered into whole huge pages: a kernel that has such pages for files (Linux 6.16 on
+ext4, long since on XFS) keeps what comes in one piece as one, and whoever maps the file then waits
+for a tenth of the page tables.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ZEROS = bytes(1 << 20)
+_HUGE_PAGE_BYTES = 2 << 20
+"""Of amd64, and of arm64 with pages of 4 KiB. Elsewhere it is as good as any number."""
 
 
-def write_at(fd: int, data: bytes, offset_bytes: int) -> None:
+def write_at(fd: int, data: bytes | bytearray, offset_bytes: int) -> None:
     """Write all of ``data`` at an offset, wherever the file stands."""
     done = 0
     while done < len(data):
@@ -51,6 +56,9 @@ class PartialFile:
         self.path = path.with_name(path.name + ".partial")
         self._journal = path.with_name(path.name + ".partial.json")
         self.offset_bytes = 0
+        """Where the next byte goes."""
+        self._gathered = bytearray()
+        """Bytes before it that are not in the file yet."""
         try:
             self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except (FileNotFoundError, NotADirectoryError):
@@ -81,6 +89,7 @@ class PartialFile:
 
     def write_journal(self, plan_digest: str, groups: list[tuple[str, str]]) -> None:
         """Put the data on the disk, then say which groups are complete."""
+        self._flush()
         with self._disk_errors():
             os.fdatasync(self.fd)
             draft = self._journal.with_name(self._journal.name + ".tmp")
@@ -92,18 +101,26 @@ class PartialFile:
 
     def restart_at(self, offset_bytes: int) -> None:
         """Drop everything from ``offset_bytes`` on, and write there next."""
+        self._gathered.clear()
         with self._disk_errors():
             os.ftruncate(self.fd, offset_bytes)
-            self.offset_bytes = os.lseek(self.fd, offset_bytes, os.SEEK_SET)
+        self.offset_bytes = offset_bytes
 
     def write(self, data: bytes | memoryview) -> None:
         """Write all of ``data`` (bytes) at the current offset."""
         view = memoryview(data)
+        while len(view):
+            piece = view[: _HUGE_PAGE_BYTES - self.offset_bytes % _HUGE_PAGE_BYTES]
+            self._gathered += piece
+            self.offset_bytes += len(piece)
+            if self.offset_bytes % _HUGE_PAGE_BYTES == 0:
+                self._flush()
+            view = view[len(piece) :]
+
+    def _flush(self) -> None:
         with self._disk_errors():
-            while len(view):
-                written = os.write(self.fd, view)
-                self.offset_bytes += written
-                view = view[written:]
+            write_at(self.fd, self._gathered, self.offset_bytes - len(self._gathered))
+        self._gathered.clear()
 
     def write_zeros_until(self, offset_bytes: int) -> Iterator[bytes]:
         """Write zeros up to an offset; yield them piece by piece, for a running digest."""
@@ -113,7 +130,8 @@ class PartialFile:
             yield piece
 
     def write_at_start(self, data: bytes) -> None:
-        """Write the prefix and the header into the space kept for them."""
+        """Write the prefix and the header into the space kept for them, behind all else."""
+        self._flush()
         with self._disk_errors():
             write_at(self.fd, data, 0)
 

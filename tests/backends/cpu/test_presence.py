@@ -2,6 +2,8 @@
 
 import mmap
 import os
+import re
+from pathlib import Path
 
 import pytest
 from mapped_files import mapped_bytes
@@ -24,6 +26,25 @@ def test_weights_that_nobody_read_are_present(model, monkeypatch):
         assert mapped_bytes(model) < weights // 2
         presence.begin_to_map(reader).join()
         assert mapped_bytes(model) >= weights
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
+)
+def test_huge_pages_are_asked_for_the_weights_and_for_nothing_before_them(model, monkeypatch):
+    monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+    with ZSEReader(model) as reader:
+        presence.begin_to_map(reader).join()
+        asked = [
+            int(size) * 1024
+            for size, flags in re.findall(
+                rf" {re.escape(str(model))}\nSize: +(\d+) kB\n(?:.*\n)*?VmFlags:(.*)\n",
+                Path("/proc/self/smaps").read_text(),
+            )
+            if "hg" in flags.split()
+        ]
+        assert len(asked) == 1
+        assert 0 <= asked[0] - len(reader.weights()) <= 2 * mmap.PAGESIZE
 
 
 def test_a_reader_may_be_closed_meanwhile(model, monkeypatch):

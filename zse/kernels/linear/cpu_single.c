@@ -54,6 +54,7 @@ static void find_excess(const struct zse_product *product, int group, float *exc
     }
 }
 #define HAS_EXCESS(scheme) ((scheme) != ZSE_INT4)
+#define READS_TABLES 1
 #else
 #define UNIT(group) (group)
 typedef simd_lanes unit_lanes;
@@ -70,6 +71,8 @@ SIMD_INLINE simd_lanes dot_unit(const uint8_t *weights, const int8_t *activation
 #define SUM_UNITS(lanes, scheme, group, sums) \
     simd_store(sums, (scheme) == ZSE_INT4 ? simd_sum_small_rows(lanes) : simd_sum_rows(lanes))
 #define HAS_EXCESS(scheme) 0
+/* Rows side by side share the sizes of activations, which is worth more. */
+#define READS_TABLES 0
 static void find_excess(const struct zse_product *product, int group, float *excess) {
     (void)product, (void)group, (void)excess;
 }
@@ -155,7 +158,8 @@ static int is_streamed(const struct zse_product *product) {
         return 0;
     if (scheme == ZSE_INT8)
         return group == 128;
-    return (scheme == ZSE_INT4 || scheme == ZSE_NF4) && (group == 128 || group == 64);
+    return (scheme == ZSE_INT4 || (READS_TABLES && scheme == ZSE_NF4)) &&
+           (group == 128 || group == 64);
 }
 
 void zse_multiply_one(const struct zse_product *product, int64_t first, int64_t count,
