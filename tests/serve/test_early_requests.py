@@ -135,7 +135,8 @@ def test_a_server_that_is_stopped_while_weights_arrive_leaves_at_once(start):
         held.gives.set()
         with contextlib.suppress(httpx.HTTPError):
             assert answer.result(30).status_code >= 500
-    assert server.process.wait(30) in (0, 1, 5)
+    assert server.process.wait(30) == 0
+    assert "could not be loaded" not in "".join(server.raw)
 
 
 def test_without_a_time_to_hold_them_requests_are_refused_until_the_model_can_be_asked(start):

@@ -19,7 +19,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from zse import start_patterns
-from zse.errors import ZSEError
+from zse.errors import LoadCancelledError, ZSEError
 from zse.serve import collector
 from zse.serve.access.opening import open_access
 from zse.serve.audit.log import AuditLog
@@ -194,6 +194,8 @@ class ServerProcess:
         self._is_answering.wait()  # a small model is there before the web stack
         try:
             self._take_requests(model)
+        except LoadCancelledError:  # the server leaves while weights are on their way
+            return
         except BaseException as error:  # noqa: BLE001 - as above
             self._give_up(error)
             return
