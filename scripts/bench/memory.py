@@ -106,6 +106,7 @@ def hold(path: Path, options: argparse.Namespace) -> None:
         kernels=options.kernels,
         max_context=context,
         num_blocks=-(-context // load_options().cache.block_size),
+        prefill_weights="make",  # what is kept beside is taken where it is to spare: no estimate
     )
     runner = load_runner(path, load, cache_dir=load_settings().cache_dir)
     core = meter.core_over(runner, load)
