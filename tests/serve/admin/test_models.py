@@ -149,7 +149,7 @@ def test_what_is_in_no_place_is_not_found(call, check_error, name):
         ({"model": "a\0.zse"}, "model"),
         ({"model": "x" * 600}, "model"),
         ({"model": "a.zse", "path": "/etc"}, "path"),
-        ({"model": "a.zse", "quantization": "int2"}, "quantization"),
+        ({"model": "a.zse", "quantization": "int1"}, "quantization"),
         ({"model": "a.zse", "max_context": -1}, "max_context"),
         ({"model": "a.zse", "aliases": ["x"] * 17}, "aliases"),
         ({"model": ["a.zse"]}, "model"),

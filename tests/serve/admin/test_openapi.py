@@ -52,7 +52,9 @@ def test_every_operation_has_a_summary_an_answer_and_the_error_body_of_its_proto
         name = "AnthropicError" if path.startswith("/v1/messages") else "ErrorBody"
         for operation in methods.values():
             assert operation["summary"].endswith(".")
-            assert any(code.startswith("2") for code in operation["responses"])
+            # MCP asks for an address that says that it has no stream of its own.
+            answers = operation["responses"]
+            assert "405" in answers or any(code.startswith("2") for code in answers)
             error = operation["responses"]["default"]["content"]["application/json"]["schema"]
             assert error == {"$ref": f"#/components/schemas/{name}"}
             assert "422" not in operation["responses"]
