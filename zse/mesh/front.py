@@ -21,6 +21,7 @@ from zse.mesh.frames import Frame, Kind
 from zse.mesh.membership import Membership, Patience, Standing
 from zse.mesh.messages import AskLook, AskOpen, Done, Look, Order, Place, StepHead, decode, encode
 from zse.mesh.peers import Peers, describe
+from zse.mesh.rejoining import Rejoining
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("zse.mesh")
 _TICK_SECONDS = 0.01
 _BEAT_TICKS = 4
-_REJOIN_SECONDS = 0.25
-_CALL_SECONDS = 0.5
 _OPEN_SECONDS = 600.0
 _SLOW_SECONDS = 30.0
 """How long a node that was too slow gets no work."""
@@ -80,8 +79,7 @@ class Front:
         self.last_failover_seconds = 0.0
         self._finder = finder
         self._tokens: set[str] = set()
-        self.addresses: set[str] = set()
-        """Where nodes are looked for that are not there."""
+        self._rejoining = Rejoining(self.peers, finder, self._slow_addresses)
         self._refused: dict[tuple[str, int], float] = {}
         self._slow_until: dict[str, float] = {}
         self._resent: tuple[int, int] = (0, 0)
@@ -89,8 +87,13 @@ class Front:
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._watch, name="zse-mesh-watch", daemon=True),
-            threading.Thread(target=self._rejoin, name="zse-mesh-rejoin", daemon=True),
+            self._rejoining.thread(self._stop),
         ]
+
+    @property
+    def addresses(self) -> set[str]:
+        """Where nodes are looked for that are not there."""
+        return self._rejoining.addresses
 
     def begin(self, duties: Duties, codecs: list[Codec], opens: Callable[[Duty], AskOpen]) -> None:
         """Take up the work.
@@ -372,22 +375,14 @@ class Front:
         finally:
             self._is_opening = False
 
-    def _rejoin(self) -> None:
-        while not self._stop.wait(_REJOIN_SECONDS):
-            self.addresses.update(self._finder.addresses())
-            there = {peer.address for peer in self.peers.alive()}
-            now = time.monotonic()
-            slow = {
-                self.peers.by_name[name].address
-                for name, until in list(self._slow_until.items())
-                if until > now and name in self.peers.by_name
-            }
-            for address in sorted(self.addresses - there - slow):
-                try:
-                    name = self.peers.connect(address, _CALL_SECONDS)
-                    _LOG.info("node %s is there at %s", name, address)
-                except ZSEError as error:
-                    _LOG.debug("%s: %s", address, error)
+    def _slow_addresses(self) -> set[str]:
+        """Return where nodes are that were too slow a while ago."""
+        now = time.monotonic()
+        return {
+            self.peers.by_name[name].address
+            for name, until in list(self._slow_until.items())
+            if until > now and name in self.peers.by_name
+        }
 
     def describe(self) -> dict[str, Any]:
         """Return the mesh in plain values."""

@@ -1,0 +1,49 @@
+"""A front's search for nodes that are not there: lost ones that come back, and new ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from zse.errors import ZSEError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.mesh.finding import Finder
+    from zse.mesh.peers import Peers
+
+_LOG = logging.getLogger("zse.mesh")
+_LOOK_SECONDS = 0.25
+_CALL_SECONDS = 0.5
+
+
+class Rejoining:
+    """Connects to whoever is found and is not there.
+
+    Args:
+        peers: Those who are.
+        finder: Where nodes are.
+        avoided: Where nodes are that get no work for a while: they are not called.
+    """
+
+    def __init__(self, peers: Peers, finder: Finder, avoided: Callable[[], set[str]]) -> None:
+        self._peers, self._finder, self._avoided = peers, finder, avoided
+        self.addresses: set[str] = set()
+        """All that were ever found."""
+
+    def thread(self, stop: threading.Event) -> threading.Thread:
+        """Return what looks again and again until it is told to stop; it is to be started."""
+        return threading.Thread(target=self._run, args=(stop,), name="zse-mesh-rejoin", daemon=True)
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(_LOOK_SECONDS):
+            self.addresses.update(self._finder.addresses())
+            there = {peer.address for peer in self._peers.alive()}
+            for address in sorted(self.addresses - there - self._avoided()):
+                try:
+                    name = self._peers.connect(address, _CALL_SECONDS)
+                    _LOG.info("node %s is there at %s", name, address)
+                except ZSEError as error:
+                    _LOG.debug("%s: %s", address, error)
