@@ -21,6 +21,7 @@ from zse.kernels.build.builder import build_pack
 from zse.kernels.embed.variants import embed_variant
 from zse.kernels.gate_up.variants import activate_times_variant, activate_variant, silu_mul_variant
 from zse.kernels.latent import variants as latent_forms
+from zse.kernels.linear.variants import matmul_8bit_split
 from zse.kernels.lm_head_sample.variants import cap_variant
 from zse.kernels.low_rank import variants as low_rank_forms
 from zse.kernels.norm.variants import (
@@ -38,6 +39,12 @@ from zse.kernels.rope_store.variants import (
     rope_store_variant,
 )
 from zse.kernels.targets import target_named
+from zse.kernels.turned.variants import (
+    MOST_ELSEWHERE,
+    WIDE_TARGET,
+    turned_norm_variant,
+    turned_silu_variant,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +63,9 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     variants = [
         gather_context_variant(128, "int4"),
         context_variant(128, context_tokens(128, name)),
+        matmul_8bit_split("fp32"),
+        turned_norm_variant(32),
+        turned_silu_variant(256 if name == WIDE_TARGET else MOST_ELSEWHERE),
         residual_norm_variant(32, quantized=True, gather=False),
         family_norm_variant(32, quantized=True, layer=True),
         silu_mul_variant(1, element="fp32", quantized=True),
