@@ -120,7 +120,7 @@ def _document_attacks() -> list[tuple[str, Rule, Callable[[bytes], bytes]]]:
         ("offset is text", Rule.BAD_HEADER_FIELD, put("sections/0/offset", "4096")),
         ("no architecture", Rule.BAD_HEADER_FIELD, put("architecture", "")),
         ("header version 2", Rule.UNSUPPORTED_VERSION, put("format_version", 2)),
-        ("unknown scheme", Rule.UNKNOWN_SCHEME, put("tensors/0/scheme", "int3")),
+        ("unknown scheme", Rule.UNKNOWN_SCHEME, put("tensors/0/scheme", "int5")),
         ("unknown dtype", Rule.UNKNOWN_DTYPE, put("tensors/0/parts/0/dtype", "object")),
         ("digest in capitals", Rule.BAD_DIGEST, put("groups/0/sha256", "AB" * 32)),
         ("digest too short", Rule.BAD_DIGEST, put("sections/0/sha256", "ab")),

@@ -81,7 +81,7 @@ def test_where_only_files_are_left_the_shell_completes_them() -> None:
 
 
 def test_choices_are_completed_and_so_are_targets_and_verbs() -> None:
-    assert completed("zse convert tiny --quant in") == ["int4", "int8"]
+    assert completed("zse convert tiny --quant in") == ["int4", "int3", "int2", "int8"]
     assert completed("zse deploy ku") == ["kubernetes"]
     assert completed("zse kernels tune --scheme n") == ["nf4", "nl4"]
 

@@ -45,8 +45,10 @@ def test_json_holds_the_whole_header_and_the_size(
     assert report["architecture"] == "llama"
     assert report["provenance"] == small_file.PROVENANCE
     assert [group["name"] for group in report["groups"]] == ["embed", "layers.0", "final"]
-    assert set(report["schemes"]) == {"fp32", "fp16", "bf16", "int8", "int4", "nf4", "nl4", "mxfp4"}
-    assert len(report["tensors"]) == 8
+    assert set(report["schemes"]) == {
+        *("fp32", "fp16", "bf16", "int8", "int4", "int3", "int2", "nf4", "nl4", "mxfp4")
+    }
+    assert len(report["tensors"]) == 10
 
 
 def test_plain_output_names_every_tensor_group_section_and_digest(

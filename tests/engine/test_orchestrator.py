@@ -199,7 +199,7 @@ def test_one_model_needs_the_same_of_a_gpu_whoever_asks(tmp_path):
     asked_by_deploy = need_of(
         read_facts(tmp_path, load_settings()), on_gpu=True, context_tokens=32768
     )
-    assert made.estimate.total_bytes == asked_by_deploy.total_bytes < 16 * 10**9
+    assert made.estimate.total_bytes == asked_by_deploy.total_bytes < 16.5 * 10**9
     short = IntelligenceOrchestrator.min_memory(tmp_path, device="cuda")
     known = well_known_estimates(on_gpu=True)
     assert short.estimate.total_bytes == known["qwen2.5-14b", "int4"].total_bytes

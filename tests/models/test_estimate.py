@@ -41,7 +41,9 @@ def test_a_longer_context_takes_more_of_a_gpu_by_its_keys_and_values() -> None:
         for tokens in (4096, 32768)
     )
     assert long.kv_bytes == 8 * short.kv_bytes == 32768 * 2 * 28 * 4 * 128 * 2
-    assert long.overhead_bytes - short.overhead_bytes < 32 << 20
+    assert (
+        long.overhead_bytes - short.overhead_bytes < 160 << 20
+    )  # a layer's keys and values, once more
 
 
 def test_an_int8_cache_is_estimated_as_it_is_stored() -> None:
@@ -65,4 +67,4 @@ def test_seven_billion_weights_of_int4_take_what_was_measured_on_a_gpu() -> None
     estimate = estimate_memory(SEVEN_BILLION, "int4", on_gpu=True)
     before_a_long_prompt = estimate.weights_bytes + estimate.kv_bytes + GPU_RUNTIME_BYTES
     assert before_a_long_prompt == pytest.approx(5.2e9, rel=0.03)
-    assert estimate.total_bytes - before_a_long_prompt < 512 << 20
+    assert estimate.total_bytes - before_a_long_prompt < 576 << 20

@@ -146,7 +146,7 @@ def mesh_notes(order: Order) -> tuple[str, ...]:
     """Return what is to be known of a mesh before it is made."""
     where = "--volume CLAIM, readable by many" if not order.is_fetched else "each node reads it"
     return (
-        "the image needs the extra: pip install 'zse-toolkit[mesh]', and no entry point of its own",
+        "the image needs the extra zse-toolkit[mesh], and no entry point of its own",
         f"every node needs the model ({where})",
     )
 
@@ -154,7 +154,7 @@ def mesh_notes(order: Order) -> tuple[str, ...]:
 def ray_notes() -> tuple[str, ...]:
     """Return what is to be known of replicas under Ray before they are made."""
     return (
-        f"the image is one of Ray {RAY_VERSION} with pip install 'zse-toolkit[mesh-ray]'",
+        f"the image is one of Ray {RAY_VERSION} with the extra zse-toolkit[mesh-ray]",
         "KubeRay's operator must be in the cluster; its dashboard takes code from whoever reaches "
         "it, so ray-network.yaml lets only the operator",
     )

@@ -20,8 +20,9 @@ STRETCH = 2.2
 """Times what a step without prompts takes that one with a piece of a prompt may take."""
 LEAST_SECONDS = 0.016
 """What it may take in any case: nobody sees it, and smaller pieces would make prompts slow."""
-LEAST_TOKENS = 256
-"""Tokens of prompts in a step in any case."""
+LEAST_TOKENS = 2048
+"""Tokens of prompts in a step in any case: smaller pieces were measured, and made first tokens of a
+crowd wait longer than they made answers smoother."""
 ROUNDED_TO = 64
 """A piece is a multiple of this, as tiles of queries are."""
 _NEWEST_WEIGHS = 0.25

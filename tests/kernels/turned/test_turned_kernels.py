@@ -76,5 +76,6 @@ def test_rows_that_are_not_whole_groups_or_too_long_are_left_to_other_kernels() 
         128, 3584, 8192,
     ]  # fmt: skip
     wide = (640, 650, 29568, 40960)
-    assert [width for width in wide if takes_silu(width, "sm_90")] == [640, 29568]
-    assert [width for width in wide if takes_silu(width, "sm_80")] == [640]
+    assert [width for width in wide if takes_silu(width, 256, "sm_90")] == [640, 29568]
+    assert [width for width in wide if takes_silu(width, 256, "sm_80")] == [640]
+    assert not takes_silu(640, 257, "sm_90")

@@ -74,8 +74,8 @@ def test_a_model_is_quantized_but_for_the_layers_that_are_skipped() -> None:
 def test_a_model_without_a_layer_to_quantize_is_an_error() -> None:
     with pytest.raises(UsageError, match="no linear layer but those skipped: lm_head"):
         quantize_model(BLOCK(torch.nn.Identity()))
-    with pytest.raises(UsageError, match="quantization 'int3'"):
-        quantize_model(BLOCK(linear()), "int3")
+    with pytest.raises(UsageError, match="quantization 'int5'"):
+        quantize_model(BLOCK(linear()), "int5")
 
 
 def test_what_seeds_call_them_is_offered_by_the_package() -> None:

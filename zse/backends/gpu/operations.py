@@ -346,7 +346,7 @@ class GPUOperations(Choosing):
             turned_silu(step.launcher, joined, output)
 
         is_usual = is_usual and isinstance(joined, Plain) and not step.shape.adapter_tiles
-        can_turn = is_usual and takes_silu(columns, step.launcher.device.target)
+        can_turn = is_usual and takes_silu(columns, joined.rows, step.launcher.device.target)
         return Deferred(
             columns=columns,
             can_quantize=columns % ACTIVATION_GROUP == 0,
