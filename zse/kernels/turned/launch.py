@@ -32,8 +32,8 @@ def takes_norm(hidden: int) -> bool:
 def takes_silu(width: int, rows: int, target: str) -> bool:
     """Whether one pass over gates of so many columns and rows is quicker than two.
 
-    It is where a form of the kernel fits the architecture's registers and rows are few: of a 7B's on
-    an H200, 128 rows take 14 us instead of 22, but 2,048 take 203 instead of 150
+    It is where a form of the kernel fits the architecture's registers and rows are few: of a 7B's
+    on an H200, 128 rows take 14 us instead of 22, but 2,048 take 203 instead of 150
     (``scripts/bench/prompt_kernels.py``).
     """
     if rows > MOST_SILU_ROWS:
