@@ -129,6 +129,7 @@ def test_no_answer_is_lost_while_a_replica_is_stopped_killed_and_started_again(c
     replicas[0] = serve(port)
     wait_until(lambda: {each["state"] for each in states(client).values()} == {"ready"})
     replicas[0]._process.kill()  # nothing of it is in flight
+    replicas[0]._process.wait()  # what it still took while it died would be lost
     assert {client.post("/v1/completions", json=body()).status_code for _ in range(8)} == {200}
 
 
