@@ -29,11 +29,18 @@ def commands_of(options: argparse.Namespace) -> dict[str, list[str]]:
             *(sys.executable, "-m", "zse.serve", options.zse, "--port", "{port}"),
             *("--threads", threads, "--max-context", context, "--log-level", "error"),
         ]
-    if options.llama:
+    if options.llama and not options.llama_server:
         commands["llama-cpp-python"] = [
             *(options.llama_python, "-m", "llama_cpp.server", "--model", options.llama),
             *("--port", "{port}", "--n_threads", threads, "--n_threads_batch", threads),
             *("--n_ctx", context, "--interrupt_requests", "False", "--verbose", "False"),
+        ]
+    if options.llama_server:
+        slots = str(options.slots)
+        commands["llama-server"] = [
+            *(options.llama_server, "-m", options.llama, "--host", "127.0.0.1", "--port", "{port}"),
+            *("-t", threads, "-tb", threads, "-np", slots, "--log-disable"),
+            *("-c", str(options.context * options.slots)),
         ]
     return commands
 
@@ -49,6 +56,7 @@ def running(command: list[str]) -> Iterator[str]:
             [word.format(port=port) for word in command],
             env=subprocess_environment(HOME=home),  # keys of whoever runs this are not ours
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL if command[0].endswith("llama-server") else None,
         )
         try:
             _wait_until_ready(process, port)

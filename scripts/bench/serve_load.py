@@ -1,7 +1,7 @@
 """Servers under an open load: time to the first token and between tokens, and goodput.
 
     python scripts/bench/serve_load.py --zse MODEL.zse --llama MODEL.gguf --rate 0.5,1,2 \
-        --objective ttft=2,tbt=0.2
+        --objective ttft=2,tbt=0.2 --llama-server path/to/llama-server
     python scripts/bench/serve_load.py --url http://localhost:8000/v1 --rate 4
 
 Requests come as a Poisson process and do not wait for each other: a server that is too slow builds
@@ -62,7 +62,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", action="append", default=[], help="base URL of a running server")
     parser.add_argument("--zse", default="", help="model to start a zse server with")
-    parser.add_argument("--llama", default="", help="GGUF to start llama-cpp-python's server with")
+    parser.add_argument("--llama", default="", help="GGUF to start llama.cpp's server with")
+    parser.add_argument("--llama-server", default="", help="the server of llama.cpp to start")
+    parser.add_argument("--slots", type=int, default=8, help="answers that it gives at once")
     parser.add_argument("--llama-python", default=sys.executable, help="Python that has it")
     parser.add_argument("--rate", type=numbers, default=[1.0], help="requests a second: 0.5,1,2")
     parser.add_argument("--seconds", type=float, default=60.0, help="of arrivals, a round")

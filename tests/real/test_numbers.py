@@ -8,7 +8,7 @@ from real_model import SCHEMES, RealModel  # which puts scripts/bench on the pat
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 # Mean KL in nats, and the share of likeliest tokens that stay. The smaller a model, the more a scheme
-# takes from it: SmolLM2's figures hold for all that have none of their own. docs/performance.md has
+# takes from it: SmolLM2's figures hold for all that have none of their own. docs/quantization.md has
 # what is measured; here there is half as much again.
 LIMITS = {
     "bf16": (0.002, 0.97),
