@@ -17,6 +17,7 @@ import http.client
 import json
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,7 @@ def measure(files: dict[str, Path], options: argparse.Namespace) -> dict[str, An
                 **{f"swap_first_token_ms_{key}": one for key, one in spread(swaps[name]).items()},
                 **{f"stay_first_token_ms_{key}": one for key, one in spread(stays[name]).items()},
                 "swap_in_server_ms_mean": server.swap_ms(name),
+                "ledger_ms_p50": server.ledger(name, skip=1),
             }
         found["sleep"] = [
             server.sleep(level, vocabulary, gpu_bytes_before=used_before) for level in (1, 2)
@@ -98,10 +100,13 @@ def prepare(path: Path) -> int:
 class Server:
     """A server that is ready."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, names: list[str]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], port: int, names: list[str], log: Path
+    ) -> None:
         self._process = process
         self._port = port
         self._names = names
+        self._log = log
 
     def first_token_ms(self, name: str, vocabulary: int, variant: int) -> float:
         """Return how long one streamed token of a model takes, from the request on."""
@@ -131,6 +136,23 @@ class Server:
             if line.startswith(f'zse_model_swap_seconds_{kind}{{model="{name}"}}')
         }
         return round(1000 * values["sum"] / max(1.0, values["count"]), 1)
+
+    def ledger(self, name: str, *, skip: int) -> dict[str, list[float]]:
+        """Return when each phase of a swap began and ended, in ms, medians of all but the first."""
+        lines = [json.loads(line) for line in self._log.read_bytes().splitlines() if line]
+        swaps = [
+            line["swap_ms"]
+            for line in lines
+            if line["message"] == "model brought" and line["model"] == name
+        ][skip:]
+        found = {}
+        for phase in swaps[-1] if swaps else ():
+            times = [one[phase] for one in swaps if phase in one]
+            found[phase] = [
+                round(statistics.median(one[key] for one in times), 1)
+                for key in ("start_ms", "end_ms")
+            ]
+        return dict(sorted(found.items(), key=lambda item: item[1][1]))
 
     def sleep(
         self, level: int, vocabulary: dict[str, int], *, gpu_bytes_before: int
@@ -192,13 +214,13 @@ def served(files: dict[str, Path], options: argparse.Namespace) -> Iterator[Serv
         with ZSEReader(next(iter(files.values()))) as reader:
             most = read_header(reader.header.model_config).max_position
         command += ["--max-context", str(min(CONTEXT_TOKENS, most))]
-    with tempfile.TemporaryFile() as log:
+    with tempfile.NamedTemporaryFile() as log:
         paths = dict.fromkeys([str(ROOT), *filter(None, sys.path)])  # where our packages are, too
         environment = subprocess_environment(PYTHONPATH=os.pathsep.join(paths))
         process = subprocess.Popen(command, stderr=log, env=environment)
         try:
             port = wait_until_ready(process, log)
-            yield Server(process, port, list(files))
+            yield Server(process, port, list(files), Path(log.name))
         finally:
             process.terminate()
             process.wait(READY_SECONDS)
@@ -231,6 +253,11 @@ def print_tables(result: dict[str, Any]) -> None:
             times = [one[f"{kind}_first_token_ms_{key}"] for key in ("p50", "min", "max")]
             cells = [f"{one['file_bytes'] / 1e9:.2f}", *times, told]
             print(f"{name} {one['file'][:18]:<18} {kind:<7}", *(f"{cell:>8}" for cell in cells))
+    for name, one in result["models"].items():
+        phases = ", ".join(
+            f"{phase} {began:g}-{ended:g}" for phase, (began, ended) in one["ledger_ms_p50"].items()
+        )
+        print(f"{name} ledger, ms: {phases}")
     print(f"{'sleep':<8} {'sleep ms':>9} {'wake ms':>9} {'token ms':>9}  held awake -> asleep, MB")
     for one in result["sleep"]:
         held = ", ".join(

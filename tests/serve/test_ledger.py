@@ -77,6 +77,15 @@ def test_phases_follow_each_other_and_moments_are_kept_once():
     assert phases["load"]["start_ms"] >= phases["interpreter"]["end_ms"] - 1
 
 
+def test_the_ledger_of_a_model_begins_with_the_model_and_knows_no_process():
+    ledger = Ledger.of_model()
+    with ledger.phase("weights"):
+        pass
+    phases = ledger.to_json()
+    assert list(phases) == ["weights"]
+    assert 0 <= phases["weights"]["start_ms"] < 1000  # as old as the test, not as its process
+
+
 def test_server_timing_is_a_list_of_durations():
     ledger = Ledger()
     ledger.mark("ready")

@@ -83,6 +83,14 @@ class Ledger:
         # Everything before this object existed: the interpreter, and the imports up to here.
         self._record("interpreter", 0.0, self._age_at_birth_ms)
 
+    @classmethod
+    def of_model(cls) -> Ledger:
+        """Return the ledger of a model that begins now, in a process that answers already."""
+        ledger = cls(time.time_ns())
+        ledger._age_at_birth_ms = 0.0
+        ledger._phases.clear()
+        return ledger
+
     def now_ms(self) -> float:
         """Milliseconds since the process began."""
         return self._age_at_birth_ms + (self._clock() - self._birth) * 1000

@@ -71,6 +71,20 @@ def test_a_copy_of_a_model_takes_its_place_without_moving_a_byte(served):
 
 
 @pytest.mark.slow
+def test_the_log_tells_where_the_time_of_a_swap_went(served):
+    ask(served, "a")
+    told = len(served.lines)
+    ask(served, "b")
+    [brought] = [line for line in served.lines[told:] if line["message"] == "model brought"]
+    phases = brought["swap_ms"]
+    order = ["answers", "leave", "model-file", "weights-to-gpu", "engine", "brought"]
+    ends = [phases[name]["end_ms"] for name in order]
+    assert ends == sorted(ends)
+    assert ends[-1] == pytest.approx(1000 * brought["seconds"], abs=5)
+    assert "interpreter" not in phases
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_sleeping_server_holds_no_memory_of_models(served, level):
     ask(served, "b")

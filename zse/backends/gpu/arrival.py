@@ -137,10 +137,7 @@ class Arrival:
             with phases("context"):
                 gpu = open_gpu(device)
             undo.callback(gpu.close)
-            try:
-                gpu.limit_stack(STACK_BYTES)
-            except DeviceError as error:  # memory is all that is at stake
-                _LOG.warning("GPU threads keep their usual stack: %s", error)
+            _limit_stack(gpu)
             streaming = None if share is not None else streaming  # a share has no layers of its own
             if streaming is not None and may_stream(gpu, plain, length, allowed_bytes, streaming):
                 from zse.backends.gpu.streamed_arrival import StreamedArrival
@@ -152,7 +149,8 @@ class Arrival:
                     source.detach()  # what stays is not known yet
                 undo.pop_all()
                 return streamed
-            arrival = cls(gpu, source, placement, plan, allowed_bytes=allowed_bytes)
+            with phases("gpu-memory"):
+                arrival = cls(gpu, source, placement, plan, allowed_bytes=allowed_bytes)
             undo.pop_all()
         return arrival
 
@@ -223,6 +221,13 @@ class Arrival:
         self.stop()
         with contextlib.suppress(DeviceError):
             self.gpu.close()
+
+
+def _limit_stack(gpu: Gpu) -> None:
+    try:
+        gpu.limit_stack(STACK_BYTES)
+    except DeviceError as error:  # memory is all that is at stake
+        _LOG.warning("GPU threads keep their usual stack: %s", error)
 
 
 def may_stream(

@@ -175,6 +175,10 @@ def _tell_of(report: LoadReport) -> None:
         "gigabytes": round(report.num_bytes / 1e9, 3),
         "gigabytes_per_second": round(report.gigabytes_per_second, 2),
         "source": report.source,
+        "milliseconds": round(1000 * report.seconds, 1),
+        "milliseconds_of_a_thread": {
+            phase: round(1000 * seconds, 1) for phase, seconds in report.phase_seconds.items()
+        },
     }
     _LOG.info("weights are on the GPU", extra=figures)
 

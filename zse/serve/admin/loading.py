@@ -83,6 +83,8 @@ class LoadOrder:
     """What a model of the same shape has left to it, on a GPU."""
     is_awaited: bool = False
     """Whether requests wait for it, also those of a server that takes no more."""
+    ledger: Ledger | None = None
+    """Of the swap that this load is a part of; None where it begins with the load."""
 
 
 class Load:
@@ -90,7 +92,8 @@ class Load:
 
     def __init__(self, order: LoadOrder) -> None:
         self.order = order
-        self.progress = LoadProgress(Ledger(time.time_ns()))
+        self.progress = LoadProgress(order.ledger or Ledger.of_model())
+        self._began_ms = self.progress.ledger.now_ms()
         self.error: ZSEError | None = None
         self.evicted: list[str] = []
         self.seconds: float | None = None
@@ -103,6 +106,11 @@ class Load:
     @property
     def is_over(self) -> bool:
         return self.done.done()
+
+    def end(self) -> None:
+        """Note that it is over; whoever waits goes on."""
+        self.seconds = (self.progress.ledger.now_ms() - self._began_ms) / 1000
+        self.done.set_result(None)
 
     async def wait(self) -> None:
         """Wait until it is over.
@@ -217,7 +225,7 @@ class ModelLoader:
                 model.close()
                 raise ShuttingDownError("The server is shutting down and loads no further model.")
             self._put(model, order.aliases)
-            self.orders[order.name] = replace(order, retained=None)
+            self.orders[order.name] = replace(order, retained=None, ledger=None)
             load.progress.phase = "ready"
             LOG.info("model loaded", extra={"model": order.name, "evicted": load.evicted})
         except BaseException as error:  # noqa: BLE001 - whoever asked is told
@@ -229,8 +237,7 @@ class ModelLoader:
                 extra={"model": order.name, "hint": load.error.hint},
             )
         finally:
-            load.seconds = load.progress.ledger.now_ms() / 1000
-            load.done.set_result(None)
+            load.end()
 
     def _put(self, model: LoadedModel, aliases: tuple[str, ...]) -> None:
         """Let a model answer, with the adapters that it was loaded with."""

@@ -15,6 +15,7 @@ from zse.serve.admin.loading import LoadInProgressError, LoadOrder, ModelLoader,
 from zse.serve.admin.memory import room_for_models
 from zse.serve.fleet.errors import ModelUnavailableError
 from zse.serve.fleet.turns import Resident, who_leaves
+from zse.serve.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +53,8 @@ class Moves:
         self._clock = clock
         self._news = asyncio.Event()
         self._retained: Retained | None = None
+        self._ledger = Ledger.of_model()
+        """Of the move that is made, or was made last."""
         self._estimates: dict[str, tuple[tuple[int, ...], MemoryEstimate]] = {}
         self.moving = asyncio.Lock()
         self.usual_seconds = 1.0
@@ -90,9 +93,10 @@ class Moves:
             ZSEError: It cannot be loaded; those who left for it are there again.
             NobodyWaitsError: Nobody waits for it any more; likewise.
         """
-        began = self._clock()
+        began, self._ledger = self._clock(), Ledger.of_model()
         since = seat.since if seat.waiting else began
-        estimate = await self._estimate(seat)
+        with self._ledger.phase("estimate"):
+            estimate = await self._estimate(seat)
         gone: list[Seat] = []
         seat.is_loading = True
         try:
@@ -105,11 +109,12 @@ class Moves:
         finally:
             self._give_up_retained()
             seat.is_loading = False
+        self._ledger.mark("brought")
         seconds = self._clock() - began
         self.usual_seconds += (seconds - self.usual_seconds) * _NEWEST_WEIGHT
         self._state.metrics.observe("model_swap", seconds, seat.name)
         facts = {"model": seat.name, "left": [one.name for one in gone], "seconds": seconds}
-        LOG.info("model brought", extra=facts)
+        LOG.info("model brought", extra={**facts, "swap_ms": self._ledger.to_json()})
 
     async def _estimate(self, seat: Seat) -> MemoryEstimate:
         file_state = self.file_state(seat)
@@ -146,6 +151,7 @@ class Moves:
             shares=self._shares,
             retained=self._retained,
             is_awaited=True,
+            ledger=self._ledger,
         )
 
     @property
@@ -172,6 +178,7 @@ class Moves:
     async def _bring_back(self, gone: list[Seat]) -> None:
         """Load those again who left in vain; the last one that was asked first."""
         for seat in reversed(gone):
+            self._ledger = Ledger.of_model()
             try:
                 await self._load(seat)
             except ZSEError as error:
@@ -253,22 +260,30 @@ class Moves:
             return
         models.hide(entry)
         entry.model.uses.on_free = self.tell
-        deadline = self._clock() + patience_seconds
         try:
-            while not entry.is_free:
-                if (left := deadline - self._clock()) <= 0:
-                    raise ModelUnavailableError(
-                        f"The answers of the model '{name}' did not end in "
-                        f"{patience_seconds:.0f} s.",
-                        hint="Ask again later.",
-                    )
-                if wanted_by is not None:
-                    self._check_wanted(wanted_by)
-                await self._news_within(min(left, _LOOK_SECONDS))
+            with self._ledger.phase("answers"):
+                await self._let_end(entry, patience_seconds, wanted_by)
         except BaseException:
             models.show(entry)
             raise
-        await self._close(entry, wanted_by)
+        with self._ledger.phase("leave"):
+            await self._close(entry, wanted_by)
+
+    async def _let_end(
+        self, entry: TableEntry, patience_seconds: float, wanted_by: Seat | None
+    ) -> None:
+        """Wait for a model's answers; raises as ``let_leave``."""
+        deadline = self._clock() + patience_seconds
+        while not entry.is_free:
+            if (left := deadline - self._clock()) <= 0:
+                raise ModelUnavailableError(
+                    f"The answers of the model '{entry.model.name}' did not end in "
+                    f"{patience_seconds:.0f} s.",
+                    hint="Ask again later.",
+                )
+            if wanted_by is not None:
+                self._check_wanted(wanted_by)
+            await self._news_within(min(left, _LOOK_SECONDS))
 
     async def _close(self, entry: TableEntry, wanted_by: Seat | None) -> None:
         seat, model = self._seats[entry.model.name], entry.model
@@ -279,7 +294,8 @@ class Moves:
         self._state.models.remove(entry)
         if wanted_by is not None and self._is_plain(entry):
             file = Path(wanted_by.placed.reference)
-            self._retained = await asyncio.to_thread(model.engine.retain, file)
+            with self._ledger.phase("retain"):
+                self._retained = await asyncio.to_thread(model.engine.retain, file)
         await asyncio.to_thread(close_model, entry)
 
     def _is_plain(self, entry: TableEntry) -> bool:
