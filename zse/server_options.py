@@ -138,6 +138,12 @@ class TelemetryOptions(Checked):
     trace_ratio: float = described(
         1.0, "Share of requests that are traced, where their clients do not say", most=1.0
     )
+    trace_steps: str = described(
+        "",
+        "File that a line is added to for each step of the engine: what it computed, and what the "
+        "host and the device took",
+        unset="none",
+    )
 
 
 @record

@@ -7,8 +7,9 @@ A row ``128x512x128`` is 128 streams at once, each of about 512 tokens in (as ma
 them) and 128 out, with texts that share nothing. ``--mixed`` keeps so many streams open, whose
 lengths differ: 32 to 2,000 tokens in and 16 to 256 tokens out, log-uniform; its time between tokens
 is what counts. The clients share no code with the server. Tokens are drawn, at temperature 1: of
-random weights the likeliest one may have no text. Prints a table, and one JSON object as the last
-line.
+random weights the likeliest one may have no text. ``--trace FILE`` has the server write a line for
+each step, of which a second table tells where its time went. Prints a table, and one JSON object as
+the last line.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from engine_runs import add_device_arguments, milliseconds, quantile
 from http_runs import HttpServer
 from load_plan import WORDS
 from machine import machine_facts
+from step_table import HEADING as STEPS_HEADING
+from step_table import read_steps, table_of
 
 MAX_LINE_BYTES = 1 << 20
 MIXED_INPUT, MIXED_OUTPUT = (32, 2000), (16, 256)
@@ -65,11 +68,15 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=384, help="of --mixed")
     parser.add_argument("--clients", type=int, default=6, help="processes that ask")
     parser.add_argument("--serve-arguments", default="", help="further ones, of the server")
+    parser.add_argument("--trace", default="", help="file for a line a step, which is made anew")
     add_device_arguments(parser)
     options = parser.parse_args()
     rows = [tuple(map(int, row.split("x"))) for row in options.rows.split(",") if row]
     most = max([options.mixed, *(row[0] for row in rows)])
     extra = ["--max-running", str(most), *options.serve_arguments.split()]
+    if options.trace:
+        Path(options.trace).unlink(missing_ok=True)
+        extra += ["--trace-steps", options.trace]
     results: list[dict[str, Any]] = []
     longest = max([MIXED_INPUT[1] * 2, *((row[1] * 2 + row[2]) for row in rows)])
     with HttpServer(options, num_tokens=longest, extra=extra) as server:
@@ -86,8 +93,18 @@ def main() -> None:
         if options.mixed:
             lines = mixed_lines(options, 600 / probe.prompt_tokens)
             results.append(measure(server.port, "mixed", lines, options))
+    if options.trace:
+        print_steps(read_steps(options.trace), results)
     facts = {"subject": "http rows", "model": options.model, **machine_facts()}
     print(json.dumps({**facts, "clients": options.clients, "rows": results}))
+
+
+def print_steps(steps: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+    """Print what the steps of each row took."""
+    print(STEPS_HEADING)
+    for row in results:
+        own = [step for step in steps if row["began"] <= step["at"] <= row["ended"]]
+        print("\n".join(table_of(row["row"], own)))
 
 
 HEADING = ("row", "tok/s", "prompts/s", "ttft p50 ms", "ttft max", "tbt p50", "tbt p99", "p99/p50")
@@ -136,6 +153,8 @@ def measure(
         "requests": len(answers),
         "output_tokens": outputs,
         "prompt_tokens": prompts,
+        "began": began,
+        "ended": ended,
     }
     print(" ".join(f"{value!s:>12}" for value in list(row.values())[: len(HEADING)]), flush=True)
     return row

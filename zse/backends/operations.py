@@ -247,6 +247,14 @@ class Settles(Protocol):
 
 
 @runtime_checkable
+class TimesSteps(Protocol):
+    """A backend whose device says when it worked at a step."""
+
+    def time_steps(self) -> None:
+        """Time steps from now on: see ``zse.engine.step_trace.TimedByDevice``."""
+
+
+@runtime_checkable
 class Shrinkable(Protocol):
     """A backend whose pool can be made smaller."""
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from zse.engine.reading import PromptQuery
     from zse.engine.relief import MemoryRelief
     from zse.engine.request import SamplingParams
+    from zse.engine.step_trace import StepTrace
     from zse.models.runner import ModelRunner
     from zse.options import BatchOptions, LoadOptions
 
@@ -253,6 +254,13 @@ class EngineCore:
             self._relief.note(error)
             return self._pipeline.finish()
 
+    def trace_steps(self, trace: StepTrace) -> None:
+        """Have every step from now on told to a trace, which is closed with the core."""
+        time_steps = getattr(self.runner, "time_steps", None)  # a mesh's devices are elsewhere
+        if time_steps is not None:
+            time_steps()
+        self._pipeline.trace = trace
+
     def stats(self) -> EngineStats:
         scheduler, cache, speculator = self._scheduler, self.cache, self._speculator
         tier = cache.tier
@@ -303,10 +311,15 @@ class EngineCore:
 
     def rest(self) -> None:
         """Give back memory that no step needs; for an engine that has no work."""
+        if self._pipeline.trace is not None:
+            self._pipeline.trace.flush()
         self.runner.rest(self.cache.free_blocks())
 
     def close(self) -> None:
         self._pipeline.abandon()
+        if self._pipeline.trace is not None:
+            self._pipeline.trace.close()
+            self._pipeline.trace = None
         for request_id in list(self._requests):
             self.abort(request_id)
         self._pending.clear()

@@ -17,12 +17,13 @@ from zse.engine.step_clock import StepClock
 from zse.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.backends.operations import PendingStep
     from zse.backends.types import SampledToken, StepKind, TokenMasks
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.scheduler import Scheduler
+    from zse.engine.step_trace import StepTrace
     from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.models.runner import ModelRunner
 
@@ -40,6 +41,8 @@ class StepPipeline:
         self._looks_ahead = runner.looks_ahead
         self._current: tuple[list[ScheduledChunk], PendingStep] | None = None
         self._clock: StepClock | None = None
+        self.trace: StepTrace | None = None
+        """Is told of every step, if somebody wants to know."""
 
     @property
     def is_busy(self) -> bool:
@@ -59,14 +62,12 @@ class StepPipeline:
         Raises:
             EngineError: The runner broke its contract.
         """
-        current = self._current or self._submit(self._scheduler.schedule_step())
+        current = self._current or self._submit(self._scheduler.schedule_step)
         if current is None:
             return []
         current[1].sample()
         self._current = current
-        self._current = (
-            self._submit(self._scheduler.schedule_ahead()) if self._looks_ahead else None
-        )
+        self._current = self._submit(self._scheduler.schedule_ahead) if self._looks_ahead else None
         return self._finish(*current)
 
     def finish(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
@@ -97,7 +98,11 @@ class StepPipeline:
         self, chunks: list[ScheduledChunk], step: PendingStep
     ) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         """Wait for a step; return its chunks with their answers."""
+        if self.trace is not None:
+            self.trace.waiting()
         answers = step.wait()
+        if self.trace is not None:
+            self.trace.ended(chunks, step)
         self._scheduler.prompt_budget.done(chunks)
         if self._clock is not None:
             self._clock.done(chunks)
@@ -107,10 +112,16 @@ class StepPipeline:
         return list(zip(chunks, answers, strict=True))
 
     def _submit(
-        self, chunks: list[ScheduledChunk]
+        self, plan: Callable[[], list[ScheduledChunk]]
     ) -> tuple[list[ScheduledChunk], PendingStep] | None:
+        """Have a step planned and hand it to the runner; None where there is none."""
+        if self.trace is not None:
+            self.trace.planning()
+        chunks = plan()
         if not chunks:
             return None
+        if self.trace is not None:
+            self.trace.planned()
         batch = StepBatch(
             chunks=[_chunk_for_runner(chunk) for chunk in chunks],
             sampling=[_rows_of(chunk) for chunk in chunks],
@@ -122,6 +133,8 @@ class StepPipeline:
         budget.submitted(chunks, began)
         if self._clock is not None:
             self._clock.submitted(chunks)
+        if self.trace is not None:
+            self.trace.submitted(chunks, len(self._scheduler.waiting))
         self._scheduler.submitted(chunks)
         return chunks, step
 

@@ -10,6 +10,7 @@ its own token alone. A prompt goes on in the next step at once: its tokens are k
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.engine.pipeline import StepPipeline
@@ -45,8 +46,10 @@ class StepRing(StepPipeline):
     def next(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         wanted: int = self._runner.steps_in_flight
         while len(self._flying) < wanted:
-            chunks = self._scheduler.schedule_beside(wanted, len(self._flying), self._most_tokens)
-            step = self._submit(chunks)
+            num_flying = len(self._flying)
+            step = self._submit(
+                partial(self._scheduler.schedule_beside, wanted, num_flying, self._most_tokens)
+            )
             if step is None:
                 break
             step[1].sample()  # nothing of these sequences is in flight: their masks are known

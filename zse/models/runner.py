@@ -9,7 +9,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.operations import KeepsInHost, Pooler, Retainable, Settles, Shrinkable
+from zse.backends.operations import (
+    KeepsInHost,
+    Pooler,
+    Retainable,
+    Settles,
+    Shrinkable,
+    TimesSteps,
+)
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
@@ -148,6 +155,11 @@ class ModelRunner:
         """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
         if isinstance(self._backend, Settles):
             self._backend.stop_settling()
+
+    def time_steps(self) -> None:
+        """Have steps say when the device worked at them, where it can tell."""
+        if isinstance(self._backend, TimesSteps):
+            self._backend.time_steps()
 
     def submit(self, batch: StepBatch) -> PendingStep:
         """Hand one step to the device: write the chunks' KV and sample where a row asks for it.

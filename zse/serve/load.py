@@ -105,6 +105,8 @@ def begin_served_model(
         )
         template = compiling.result()
     with progress.enter("engine"):
+        if options.telemetry.trace_steps:
+            _trace_steps(loaded, options.telemetry.trace_steps, name)
         engine = AsyncEngine(
             loaded.core, loaded.tokenizer, unread=UnreadBounds(each=options.max_unread)
         )
@@ -118,6 +120,22 @@ def begin_served_model(
             loaded.reader.close()
             raise
     return _served(name, engine, loaded, template, options)
+
+
+def _trace_steps(loaded: EngineModel, path: str, name: str) -> None:
+    """Have a line written for each step; an encoder has none that follow each other."""
+    from zse.engine.core import EngineCore
+    from zse.engine.step_trace import open_step_trace
+
+    if not isinstance(loaded.core, EngineCore):
+        LOG.warning("steps of an encoder are not traced", extra={"model": name})
+        return
+    try:
+        loaded.core.trace_steps(open_step_trace(path, name))
+    except BaseException:
+        loaded.core.close()
+        loaded.reader.close()
+        raise
 
 
 def _mesh_of(settings: Settings) -> Callable[[ModelFile], ModelRunner] | None:

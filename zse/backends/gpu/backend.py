@@ -23,6 +23,7 @@ from zse.backends.gpu.pooled_blocks import PooledBlocks
 from zse.backends.gpu.retained import Retained
 from zse.backends.gpu.step import StepPlan, plan_step, shape_of, without_choice
 from zse.backends.gpu.step_maker import GREEDY, StepMaker
+from zse.backends.gpu.step_timer import StepTimer
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.states import check_states, states_of
@@ -84,6 +85,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._texts = text_operations_of(model)
         self._graphs: dict[GraphKey, CapturedStep] = {}
         self._retained: Retained | None = None
+        self._timer: StepTimer | None = None
         self.rest_of_start: RestOfStart | None = None
         """What is left of it; None where nothing is."""
         self._is_first = True
@@ -96,9 +98,19 @@ class GPUBackend(PooledBlocks, GPUOperations):
 
     # --- steps ---------------------------------------------------------------------------------
 
+    def time_steps(self) -> None:
+        """Have events stand around each step from now on."""
+        self._gpu.make_current()
+        self._timer = self._timer or StepTimer(self._gpu, self._stream)
+
     def submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
         """Enqueue one step and the copy of its tokens to the host."""
         self._gpu.make_current()
+        if self._timer is None:
+            return self._submit(batch, forward)
+        return self._timer.time(partial(self._submit, batch, forward))
+
+    def _submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
         self._is_asked = True
         self._passes.make_room(self._moved)
         plan = plan_step(batch, self._limits)
