@@ -30,6 +30,12 @@ if [ "$1" = -m ]; then echo "$SOURCE_DATE_EPOCH" > "$5/zse.whl"; touch "$5/zse.t
 ZSE = """#!/usr/bin/env bash
 echo "$@" >> "$RECORD"
 for last; do :; done
+if [ "$1" = build-image ]; then
+    for word; do case $word in tar:*) touch "${word#tar:}" ;; esac; done
+    echo "sha256:$(echo "$@" | sha256sum | cut -c 1-64)"
+    exit
+fi
+if [ "$1" = image ]; then echo '{"spdxVersion": "SPDX-2.3"}'; exit; fi
 if [ "$1" = man ]; then mkdir "$last" && touch "$last/zse.1"; exit; fi
 for word; do case $word in sm_*) touch "$last/$word.zkp" ;; esac; done
 """
@@ -114,10 +120,30 @@ def test_builds_that_differ_or_arrive_damaged_are_not_published(builds: Path, na
 
 def test_the_packs_are_checked_and_pushed_with_commands_that_exist() -> None:
     text = "\n".join(step.get("run", "") for step in WORKFLOW["jobs"]["publish"]["steps"])
-    calls = re.findall(r"\bzse (kernels [^;\n]+)", text)
-    assert [call.split()[1] for call in calls] == ["verify", "push"]
+    calls = re.findall(r"\bzse ((?:kernels|image) [^;)\n]+)", text)
+    assert [call.split()[:2] for call in calls] == [
+        ["kernels", "verify"], ["kernels", "push"], ["image", "push"],
+    ]  # fmt: skip
     for call in calls:
         check_arguments([word.strip('"') for word in call.split()])
+
+
+@pytest.mark.parametrize(("answer", "code"), [("sha256:aa", 0), ("sha256:bb", 1)])
+def test_an_image_that_arrives_with_another_digest_ends_the_release(
+    tmp_path: Path, answer: str, code: int
+) -> None:
+    programs, folder = tmp_path / "bin", tmp_path / "release-ubuntu-24.04"
+    programs.mkdir()
+    folder.mkdir()
+    (folder / "IMAGES").write_text("sha256:aa  ghcr.io/me/zse:1.0.0-cpu\n")
+    (programs / "zse").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/record\necho {answer}\n')
+    (programs / "zse").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    name = "Push the images, each with the digest that both builds gave it"
+    done = run_step("publish", name, RUNNER_TEMP=str(tmp_path), PATH=path)
+    assert done.returncode == code, done.stderr
+    said = (tmp_path / "record").read_text()
+    assert said == "image push tar:zse-image-cpu.tar ghcr.io/me/zse:1.0.0-cpu\n"
 
 
 def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
@@ -138,14 +164,25 @@ def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
         "RECORD": str(tmp_path / "record"),
         "ZSE_RELEASES": "https://example.com/releases",
         "ZSE_SIGNING_KEY": str(key),
+        "ZSE_IMAGES": "ghcr.io/me/zse",
     }
     subprocess.run([ROOT / "scripts" / "release", out], env=environment, check=True)
     names = {"zse.whl", "zse.tar.gz", "zse-man.tgz", "install.sh", "CHANGES.md"}
-    names |= {"zse-chart.tgz", "zse.cdx.json", "zse.rb"}
+    names |= {"zse-chart.tgz", "zse.cdx.json", "zse.rb", "IMAGES"}
+    names |= {f"zse-image-{recipe}.tar" for recipe in ("cpu", "cuda")}
+    names |= {
+        f"zse-image-{recipe}.{platform}.spdx.json"
+        for recipe in ("cpu", "cuda")
+        for platform in ("amd64", "arm64")
+    }
     names |= {f"{name}.zkp" for name in TARGETS}
     listed = (out / "SHA256SUMS").read_text().splitlines()
     assert {line.split()[1] for line in listed} == names
     assert {path.name for path in out.iterdir()} == names | {"SHA256SUMS", "SHA256SUMS.sig"}
+    images = [line.split() for line in (out / "IMAGES").read_text().splitlines()]
+    assert [name for _, name in images] == [
+        f"ghcr.io/me/zse:{zse.__version__}-{recipe}" for recipe in ("cpu", "cuda")
+    ]
     assert int((out / "zse.whl").read_text()) > 0  # the commit's time, not today's
     for line in (tmp_path / "record").read_text().splitlines():
         check_arguments(line.split())

@@ -1,9 +1,9 @@
-"""``zse image``: look into a finished image, and check it, wherever it is."""
+"""``zse image``: look into a finished image, check it and bring it to a registry."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +26,7 @@ Reference = Annotated[
     str, Argument(metavar="REF", help="An image reference, oci:DIR[:TAG] or tar:FILE[:TAG].")
 ]
 
-app = App(help="Look into an image and check it, in a registry, a layout or a tar file.")
+app = App(help="Look into an image, check it and bring it to a registry, from wherever it lies.")
 
 
 @app.command("inspect")
@@ -99,6 +99,61 @@ def verify(
         )
         for check in found.checks:
             typer.echo(f"  {check}: agrees")
+
+
+@app.command("sbom")
+def sbom(
+    reference: Reference,
+    platform: Annotated[
+        str, Option(metavar="OS/ARCH", help="Of this platform; the first when not given.")
+    ] = "",
+) -> None:
+    """Print the bill of materials (SPDX) that is stored beside an image.
+
+    Programs that look for known flaws read it: zse image sbom llm.tar > llm.spdx.json
+    """
+    from zse.oci.image.inspect import read_sbom
+    from zse.oci.image.source import open_image
+
+    with open_image(reference, auth_file=_auth_file()) as source:
+        document = read_sbom(source, platform=platform)
+    typer.echo(json.dumps(document, indent=1))
+
+
+@app.command("push")
+def push(
+    reference: Reference,
+    name: Annotated[
+        str, Argument(metavar="NAME[:TAG]", help="What it is called there: REGISTRY/NAME[:TAG].")
+    ],
+) -> None:
+    """Bring a finished image, and what is stated about it, to a registry.
+
+    No byte of it changes, so it keeps its digest, which is printed.
+    """
+    import tempfile
+
+    from zse.oci.image.copy import copy_image
+    from zse.oci.image.source import open_image
+    from zse.oci.registry.client import open_registry
+    from zse.oci.registry.reference import parse_reference
+
+    target = parse_reference(name)
+    target = replace(target, tag=target.tag or "latest")
+    settings = load_settings()
+    folder = settings.cache_dir / "images"
+    with open_image(reference, auth_file=_auth_file()) as source:
+        host, repository = source.repository
+        mounts = frozenset({repository} if host == target.host else ())
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            open_registry(target, settings.registry_auth_file, mounts=mounts) as registry,
+            tempfile.TemporaryDirectory(dir=folder) as scratch,
+        ):
+            registry.check_push()
+            digest = copy_image(source, registry, Path(scratch), say)
+    say(f"pushed {target}")
+    typer.echo(digest)
 
 
 def _expectations(base: str, locks: Path | None) -> Expectations:

@@ -77,11 +77,7 @@ def inspect_image(source: ImageSource, *, platform: str = "") -> ImageReport:
     Raises:
         ImageError: The image cannot be read.
     """
-    top, found = platform_manifests(source)
-    chosen = [item for item in found if platform in {"", item.platform}]
-    if not chosen:
-        has = ", ".join(item.platform for item in found)
-        raise LayoutError(f"the image has no {platform}", hint=f"It has {has}.")
+    top, chosen = _chosen(source, platform)
     return ImageReport(digest=top, platforms=tuple(_report(source, item) for item in chosen))
 
 
@@ -95,6 +91,33 @@ def read_image_facts(reference: str, *, auth_file: Path, is_hurried: bool = Fals
     with open_image(reference, auth_file=auth_file, is_hurried=is_hurried) as source:
         _, images = platform_manifests(source)
     return ImageFacts.from_labels(images[0].labels if images else {})
+
+
+def read_sbom(source: ImageSource, *, platform: str = "") -> Json:
+    """Return the bill of materials of one platform of an image, the first when none is named.
+
+    Raises:
+        ImageError: The image cannot be read, or nobody stored one beside it.
+    """
+    _, (image, *_) = _chosen(source, platform)
+    statements = source.referrers(image.descriptor.digest)
+    document = read_statement(source, statements, MEDIA_TYPE_SPDX)
+    if document is None:
+        raise LayoutError(
+            f"{source.name} has no bill of materials beside {image.platform}",
+            hint="It was built with --no-attest, or copied by a program that leaves them behind.",
+        )
+    return document
+
+
+def _chosen(source: ImageSource, platform: str) -> tuple[str, list[PlatformManifest]]:
+    """Return the image's digest, and one platform's manifest, or all of them."""
+    top, found = platform_manifests(source)
+    chosen = [item for item in found if platform in {"", item.platform}]
+    if not chosen:
+        has = ", ".join(item.platform for item in found)
+        raise LayoutError(f"the image has no {platform}", hint=f"It has {has or 'none at all'}.")
+    return top, chosen
 
 
 def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:

@@ -62,22 +62,23 @@ def publish(registry: Registry, image: WholeImage, report: Callable[[str], None]
     for platform in image.platforms:
         _push(registry, image.layout, platform.manifest, platform.manifest.digest)
     for attestation in image.attestations:
-        _push_referrer(registry, image.layout, attestation)
+        content = image.layout.read_blob(attestation.manifest.digest)
+        push_referrer(registry, content, attestation.manifest, attestation.subject.digest)
     _push(registry, image.layout, image.top, registry.reference.identifier)
 
 
-def _push(registry: Registry, layout: ImageLayout, item: Descriptor, identifier: str) -> bool:
-    """Push a manifest; tell whether the registry took note of its subject."""
-    content = layout.read_blob(item.digest)
-    return registry.push_manifest(identifier, content, item.media_type)
+def _push(registry: Registry, layout: ImageLayout, item: Descriptor, identifier: str) -> None:
+    registry.push_manifest(identifier, layout.read_blob(item.digest), item.media_type)
 
 
-def _push_referrer(registry: Registry, layout: ImageLayout, attestation: Attestation) -> None:
-    """Push a document about an image, and list it where the registry does not do that itself."""
-    if _push(registry, layout, attestation.manifest, attestation.manifest.digest):
+def push_referrer(registry: Registry, content: bytes, manifest: Descriptor, subject: str) -> None:
+    """Push a document about a manifest, and list it where the registry does not do that itself.
+
+    Raises:
+        RegistryError: The registry refused it.
+    """
+    if registry.push_manifest(manifest.digest, content, manifest.media_type):
         return
-    tag = referrers_tag(attestation.subject.digest)
-    listed = registry.tagged_referrers(attestation.subject.digest)
-    others = [item for item in listed if item.digest != attestation.manifest.digest]
-    content = build_index([*others, attestation.manifest], annotations={})
-    registry.push_manifest(tag, content, MEDIA_TYPE_INDEX)
+    others = [it for it in registry.tagged_referrers(subject) if it.digest != manifest.digest]
+    index = build_index([*others, manifest], annotations={})
+    registry.push_manifest(referrers_tag(subject), index, MEDIA_TYPE_INDEX)
