@@ -37,7 +37,7 @@ def test_recipe_for_gpus_carries_kernels_and_neither_torch_nor_triton():
 
 def test_recipe_is_not_bent_to_a_platform_that_it_does_not_name():
     with pytest.raises(BadReferenceError, match="not made for linux/arm64"):
-        load_recipe(recipe_folder("cuda")).for_platform("linux/arm64")
+        load_recipe(recipe_folder("cuda-dev")).for_platform("linux/arm64")
 
 
 def test_lock_comes_back_as_it_was_written(tmp_path):

@@ -42,7 +42,14 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-_PAGES = {"/dashboard": "the server as it is now", "/chat": "the playground"}
+_PAGES = {
+    "/chat": "the playground: talk to the model",
+    "/dashboard": "the server as it is now",
+    "/documents": "files that answers are taken from",
+    "/models": "load, unload, pin, put to sleep",
+    "/keys": "API keys",
+    "/requests": "what was asked",
+}
 _LINKS = {
     "/v1/models": "the model",
     "/docs": "every route and field",

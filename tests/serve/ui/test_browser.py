@@ -31,7 +31,7 @@ PAYLOADS = (
 def site(server_class, scripted, tmp_path_factory, chromium):
     """A server on this machine that asks for no key."""
     home = tmp_path_factory.mktemp("home")
-    child = server_class([scripted.__file__], ZSE_HOME=str(home))
+    child = server_class([scripted.__file__], ZSE_HOME=str(home), ZSE_TOOLS="string_ops")
     try:
         child.wait_for_line("ready")
         yield child
@@ -170,6 +170,27 @@ def test_an_answer_is_stopped_where_it_is(site, open_tab):
     tab.click("#stop")
     tab.wait_for("stopped")
     assert tab.run("document.querySelector('.assistant .text').innerText.length") < 450
+
+
+def test_the_servers_tools_are_switched_on_by_keyboard_and_what_they_did_is_shown(site, open_tab):
+    evil = "say:<img src=x onerror=window.hacked=1> end"
+    given = json.dumps({"operation": "reverse", "text": evil[::-1]})
+    tab = open_tab(f"{site.url}/chat", PHONE)
+    tab.tab_to("#server-tools")
+    tab.press(" ")
+    tab.tab_to("#text")
+    tab.type(f'say:<tool_call>{{"name": "string_ops", "arguments": {given}}}</tool_call>')
+    tab.press("Enter")
+    tab.wait_for("The answer is complete.")
+    tab.wait("document.querySelector('.assistant .text').innerText.endsWith(' end')")
+    tab.click(".assistant details summary")
+    tab.wait_for("say:<img src=x")
+    assert tab.run("document.querySelector('.assistant summary').innerText") == "Tool 1: string_ops"
+    check_with_axe(tab)
+    tab.go(tab.run("location.href"))
+    tab.wait_for("Tool 1: string_ops")
+    assert tab.run("document.querySelector('#server-tools').checked"), "kept with the conversation"
+    assert tab.run("window.hacked") is None
 
 
 def test_hostile_texts_of_people_and_models_run_nothing_and_fetch_nothing(site, open_tab):

@@ -7,6 +7,7 @@ from threading import Event
 import pytest
 
 from zse.errors import StoreError
+from zse.option import with_values
 from zse.serve.documents.libraries import Libraries
 from zse.serve.ui.answering import Answers
 from zse.serve.ui.conversations import Conversations
@@ -272,3 +273,38 @@ def test_a_conversation_with_documents_gives_excerpts_and_keeps_where_they_are_f
     assert question["content"] == "Where do zebras live?", "excerpts are no part of what was said"
     assert without["sources"] == []
     state.one_of(Libraries).close()
+
+
+def test_tools_of_the_server_run_in_the_background_and_give_back_what_they_took(ask, state, runner):
+    state.options = with_values(state.options, {"tools": ("string_ops",)})
+    given = json.dumps({"operation": "reverse", "text": "dne ehT:yas"})
+    text = f'say:<tool_call>{{"name": "string_ops", "arguments": {given}}}</tool_call>'
+
+    async def talk():
+        path, message = await answered(ask, text, server_tools=True)
+        row = await ended(ask, path, message["id"])
+        while state.one_of(Answers).get(message["id"]) is not None:
+            await asyncio.sleep(0.01)
+        found = await ask("GET", f"{path}/export?format=json")
+        return row, found["messages"][-1]["calls"]
+
+    row, exported = runner.run(talk())
+    assert (row["status"], row["content"]) == ("done", "The end")
+    assert row["calls"] == exported == [
+        {"name": "string_ops", "arguments": given, "output": "say:The end"}
+    ]  # fmt: skip
+    assert state.admission.num_choices == 0
+    assert state.model.uses.count == 0
+
+
+def test_a_server_without_tools_says_so_to_who_wants_them(call, runner, ask):
+    async def talk():
+        made = await ask("POST", json={"settings": {"server_tools": True}})
+        message = {"role": "user", "content": "say:1"}
+        parent = (await ask("POST", f"/{made['id']}/messages", json=message))["id"]
+        body = {"parent": parent}
+        return await call.send("POST", f"{ROOT}/{made['id']}/answers", json=body)
+
+    response = runner.run(talk())
+    assert response.status_code == 400
+    assert "started with --tools" in response.json()["error"]["message"]

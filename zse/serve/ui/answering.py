@@ -17,18 +17,16 @@ import msgspec
 from zse.errors import ShuttingDownError, StoreError
 from zse.serve.http.errors import describe
 from zse.serve.http.streaming import log_failure, nobody, race
-from zse.serve.turn import CallArguments, CallOpened, ReasoningPart, TextPart
+from zse.serve.turn import CallArguments, CallOpened, ReasoningPart, TextPart, ToolRan
 from zse.serve.ui.conversations import Conversations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from zse.serve.admission import Room
     from zse.serve.openai.tool_turns import ToolTurns
     from zse.serve.state import AppState
     from zse.serve.turn import Event, Turn
     from zse.serve.ui.conversations import Row
-    from zse.serve.uses import Uses
 
 SAVE_SECONDS = 0.5
 """How much of an answer the end of this process may cost, at most."""
@@ -146,6 +144,10 @@ class Run:
             self._calls.append({"name": event.name, "arguments": ""})
         elif isinstance(event, CallArguments):
             self._calls[event.call]["arguments"] += event.text
+        elif isinstance(event, ToolRan):
+            self._calls.append(
+                {"name": event.name, "arguments": event.arguments, "output": event.output}
+            )
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
@@ -159,14 +161,13 @@ class Answers:
         self._state = state
         self._running: dict[str, Run] = {}
 
-    def begin(self, turn: Turn | ToolTurns, message: Row, room: Room, use: Uses) -> None:
-        """Make an answer in the background, in the room and on the model that were taken for it."""
+    def begin(self, turn: Turn | ToolTurns, message: Row, give_back: Callable[[], None]) -> None:
+        """Make an answer in the background; ``give_back`` returns what was taken for it."""
         run = Run(turn, message, self._state.one_of(Conversations))
         self._running[message["id"]] = run
 
         def ended() -> None:
-            room.abandon()
-            use.end()
+            give_back()
             del self._running[message["id"]]
 
         run.start(self._state.terminate, ended)

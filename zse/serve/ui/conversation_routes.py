@@ -11,9 +11,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from zse.serve.access.caller import caller_of
 from zse.serve.admin.guard import Guard
+from zse.serve.asking import let_go
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import state_of
-from zse.serve.http.streaming import EventStream
+from zse.serve.http.streaming import EventStream, nobody
 from zse.serve.openai.chat import turns_for
 from zse.serve.openai.protocol import ChatRequest, read_request
 from zse.serve.ui.answering import Answers, frame
@@ -107,26 +108,24 @@ async def answer_message(request: Request, conversation: str, asked: AnswerAsked
     mapping = chat_mapping(found, branch(rows, asked.parent))
     request.state.has_long_body = len(mapping["messages"]) > LONG_CONVERSATION
     body, _ = await with_body(request, read_request, mapping, ChatRequest)
-    opened = await turns_for(request, mapping, body)
-    room, request.state.room = request.state.room, None  # they outlive the request
-    use, request.state.use = request.state.use, None
-    facts = {
-        "role": "assistant",
-        "content": "",
-        "status": "writing",
-        "model": opened.model.name,
-        "sources": opened.sources or [],
-    }
+    lasting = _lasting(request)
     try:
+        opened = await turns_for(lasting, mapping, body)
+        facts = {
+            "role": "assistant",
+            "content": "",
+            "status": "writing",
+            "model": opened.model.name,
+            "sources": opened.sources or [],
+        }
         row = await _stored(
             request,
             lambda store, owner: store.add(owner, conversation, parent=asked.parent, **facts),
         )
     except BaseException:
-        room.abandon()
-        use.end()
+        _give_back(lasting)
         raise
-    state_of(request).one_of(Answers).begin(opened.turn, row, room, use)
+    state_of(request).one_of(Answers).begin(opened.turn, row, partial(_give_back, lasting))
     return MessageShown(**_of_message(row))
 
 
@@ -189,6 +188,20 @@ def chat_mapping(conversation: Row, messages: list[Row]) -> dict[str, Any]:
     if conversation["settings"].get("temperature") == 0:
         settings["temperature"] = 0
     return {"messages": told + said, **settings}
+
+
+def _lasting(request: Request) -> Request:
+    """Return the same request as one that nobody leaves, and whose room outlives its answer.
+
+    Rounds of tools behind the first take room and model anew, when the request is long over.
+    """
+    return Request({**request.scope, "state": {**request.scope["state"]}}, nobody)
+
+
+def _give_back(request: Request) -> None:
+    if (room := request.state.room) is not None:
+        room.abandon()
+    let_go(request)
 
 
 async def _whole(request: Request, row: Row) -> AsyncGenerator[bytes, None]:

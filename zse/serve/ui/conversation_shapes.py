@@ -51,6 +51,8 @@ class ChatSettings(AskedShape):
     """Definitions of tools that the model may call, as in a chat completion."""
     documents: bool = False
     """Whether excerpts of the key's documents go with the last question."""
+    server_tools: bool = False
+    """Whether the model may call the tools that this server runs."""
 
 
 class ConversationAsked(AskedShape):
@@ -103,6 +105,7 @@ class MessageShown(Shape):
     content: str
     reasoning: str
     calls: list[dict[str, str]]
+    """``name`` and ``arguments``; of tools that the server ran, ``output``."""
     sources: list[dict[str, Any]]
     """Excerpts of documents that the model was given, as ``documents`` of a chat completion."""
     model: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from zse.serve.ui.conversations import branch
@@ -29,8 +30,17 @@ def as_markdown(conversation: Row, messages: list[Row]) -> str:
     for message in branch(messages, messages[-1]["id"] if messages else None):
         parts.append(f"**{_NAMES[message['role']]}**\n\n{message['content']}")
         parts += [f"[{one['number']}] {_place(one)}" for one in message["sources"]]
-        parts += [f"```json\n{call['name']}({call['arguments']})\n```" for call in message["calls"]]
+        parts += [_call(call) for call in message["calls"]]
     return "\n\n".join(parts) + "\n"
+
+
+def _call(call: dict[str, str]) -> str:
+    """Return a call, and what came of it where the server ran it."""
+    text = f"{call['name']}({call['arguments']})"
+    if "output" in call:
+        text += f"\n-> {call['output']}"
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}json\n{text}\n{fence}"
 
 
 def _place(source: Row) -> str:

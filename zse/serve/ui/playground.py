@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.serve.http.requests import state_of
+from zse.serve.toolbox import Toolbox
 from zse.serve.ui.pages import render
 
 if TYPE_CHECKING:
@@ -20,4 +21,5 @@ async def show_chat(request: Request) -> Response:
     else:
         models = [entry.model for entry in state.models if not entry.is_hidden]
         names = [model.name for model in models if model.task == "text"]
-    return render(request, "chat.html", page="chat", models=names)
+    tools = state.one_of(Toolbox).registry.names
+    return render(request, "chat.html", page="chat", models=names, tools=tools)

@@ -26,6 +26,7 @@ export function read() {
       max_tokens: number("max_tokens", 1),
       tools: definitions,
       documents: place("documents").checked,
+      server_tools: place("server-tools").checked,
     },
   };
 }
@@ -37,6 +38,8 @@ export function write({ system, settings }) {
   place("top_p").value = settings.top_p ?? 0;
   place("max_tokens").value = settings.max_tokens ?? "";
   place("documents").checked = settings.documents ?? false;
+  place("server-tools").checked = settings.server_tools ?? false;
+  if (settings.server_tools) place("server-tools-line").hidden = false; // also where the server has none by now
   place("tools").value = settings.tools ? JSON.stringify(settings.tools, null, 1) : "";
   tell();
 }
@@ -44,6 +47,6 @@ export function write({ system, settings }) {
 /** Call `changed` whenever a person has changed something. */
 export function watch(changed) {
   place("settings").addEventListener("input", tell);
-  for (const id of ["settings", "documents"]) place(id).addEventListener("change", changed);
+  for (const id of ["settings", "documents", "server-tools"]) place(id).addEventListener("change", changed);
   tell();
 }

@@ -25,6 +25,11 @@ function folded(title, text) {
   return made;
 }
 
+/** A call, and what came of it where the server ran it. */
+const callOf = ({ name, arguments: given, output }, number) => output === undefined
+  ? folded(`Call ${number}: ${name}`, given)
+  : folded(`Tool ${number}: ${name}`, `${given}\n\n${output}`);
+
 /** The excerpts that an answer stands on, each with where it is from. */
 function sourcesOf(sources) {
   const made = element("details", "sources");
@@ -69,7 +74,9 @@ function fill(place, message, wasOpen) {
   const parts = [];
   if (message.reasoning) parts.push(folded("Reasoning", message.reasoning));
   parts.push(text);
-  message.calls.forEach((call, index) => parts.push(folded(`Call ${index + 1}: ${call.name}`, call.arguments)));
+  const calls = message.calls.map((call, index) => callOf(call, index + 1));
+  // What the server ran came before the answer, what a client is asked to run comes behind it.
+  parts.splice(message.calls.some((call) => "output" in call) ? -1 : parts.length, 0, ...calls);
   if (message.sources.length) parts.push(sourcesOf(message.sources));
   if (message.error) parts.push(element("p", "bad", message.error));
   for (const part of parts) if (part.tagName === "DETAILS") part.open = wasOpen.has(part.firstChild.textContent);
