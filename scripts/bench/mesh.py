@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import shutil
@@ -291,6 +292,7 @@ def measure_prefill(front, asking: Asking, tokens: int) -> dict:
 
 def inside(arguments) -> None:
     """Be the front, in its namespace; the wire's commands go through a pipe to the parent."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     sys.path.insert(0, str(ROOT))
     from zse.engine.opening import open_file
     from zse.mesh.finding import Finder

@@ -60,6 +60,8 @@ class Overdue:
 
     number: int
     seconds: float
+    is_first: bool
+    """No other was like it: nobody knows yet how long it may take."""
 
 
 class Flight:
@@ -120,7 +122,9 @@ class Flight:
         if known is not None:
             allowed = max(_LEAST_DEADLINE_SECONDS, known * _TIMES)
         waited = now - max(step.submitted, self._last_progress)
-        return Overdue(number=step.number, seconds=waited) if waited > allowed else None
+        if waited <= allowed:
+            return None
+        return Overdue(number=step.number, seconds=waited, is_first=known is None)
 
     def fail(self, error: ZSEError) -> None:
         """End all steps: nobody will answer them."""

@@ -18,8 +18,9 @@ from zse.errors import MeshError, ZSEError
 from zse.mesh.duties import after_loss, move_to_free, next_standby
 from zse.mesh.flight import Flight
 from zse.mesh.frames import Frame, Kind
-from zse.mesh.membership import Membership, Patience, Standing
-from zse.mesh.messages import AskLook, AskOpen, Done, Look, Order, Place, StepHead, decode, encode
+from zse.mesh.judging import Judge
+from zse.mesh.membership import Standing
+from zse.mesh.messages import AskOpen, Done, Order, Place, StepHead, encode
 from zse.mesh.peers import Peers, describe
 from zse.mesh.rejoining import Rejoining
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from zse.mesh.duties import Duties, Duty
     from zse.mesh.finding import Finder
     from zse.mesh.flight import MeshStep
+    from zse.mesh.membership import Patience
     from zse.mesh.peers import Peer
 
 _LOG = logging.getLogger("zse.mesh")
@@ -39,13 +41,12 @@ _BEAT_TICKS = 4
 _OPEN_SECONDS = 600.0
 _SLOW_SECONDS = 30.0
 """How long a node that was too slow gets no work."""
-_VOUCHERS = 3
-_HOPELESS_SECONDS = 10.0
-"""How long a silent node is waited for whose work nobody else can take."""
 _LATE = 0.06
 """Seconds by which the beats of a node whose wire is slow come later than those of others."""
 _FEED_SECONDS = 5.0
-"""How long a standby may have nothing before all is sent to it again."""
+"""How long nothing may come to a standby that lacks something before all is sent to it again."""
+_STALE_SECONDS = 1.0
+"""After which what a node said of itself is no longer taken to be so."""
 
 
 class Front:
@@ -68,17 +69,18 @@ class Front:
         self.peers = Peers(secret, self._take_tokens, self._changed)
         self._lock = threading.RLock()
         self._flight = Flight(vocab_size)
-        self.membership = Membership(patience)
+        self._judge = Judge(self.peers, finder, patience, self._can_lose)
+        self.membership = self._judge.membership
         self.duties: Duties = ()
         self._codecs: list[Codec] = []
         self._opens: Callable[[Duty], AskOpen] | None = None
         self._last_settled: dict[tuple[int, int], int] = {}
         self.epoch = 0
         self._order_time = 0.0
+        self._fed: dict[tuple[str, int], int] = {}
+        self._fed_time = 0.0
         self.num_failovers = 0
         self.last_failover_seconds = 0.0
-        self._finder = finder
-        self._tokens: set[str] = set()
         self._rejoining = Rejoining(self.peers, finder, self._slow_addresses)
         self._refused: dict[tuple[str, int], float] = {}
         self._slow_until: dict[str, float] = {}
@@ -235,7 +237,7 @@ class Front:
             try:
                 if tick % _BEAT_TICKS == 0:
                     self.peers.beat()
-                self._look_at_members()
+                self._judge.look(time.monotonic())
                 self._look_at_steps()
                 self._look_at_duties()
             except ZSEError as error:
@@ -243,59 +245,18 @@ class Front:
             except Exception:  # noqa: BLE001 - whoever watches goes on
                 _LOG.exception("the watch over the mesh failed")
 
-    def _look_at_members(self) -> None:
-        now, membership = time.monotonic(), self.membership
-        for peer in self.peers.alive():
-            member = membership.members.get(peer.name)  # None: it is just coming
-            if member is not None and peer.state_time > member.last_heard:
-                membership.heard(peer.name, peer.state_time)
-        for name in [*membership.newly_suspect(now), *self._without_token(now)]:
-            self._ask_vouchers(name)
-        for name in membership.judged(now):
-            standing = membership.members[name].standing
-            silent = now - membership.members[name].last_heard
-            if silent < _HOPELESS_SECONDS and not self._can_lose(name):
-                membership.spared(name, now)
-            else:
-                self.peers.give_up(name, f"silent for {silent:.2f} s: {standing}")
-        reports = {peer.name: peer.state.silent for peer in self.peers.alive()}
-        missed = membership.cut_off(reports, now)
-        if missed and self._can_lose(missed):
-            self.peers.give_up(missed, "its neighbours do not hear of it")
-
-    def _without_token(self, now: float) -> list[str]:
-        """Suspect the nodes whose tokens are gone; return them."""
-        if not self._finder.has_tokens:
-            return []
-        tokens = set(self._finder.addresses())
-        gone, self._tokens = self._tokens - tokens, tokens
-        names = [peer.name for peer in self.peers.alive() if peer.address in gone]
-        for name in names:
-            self.membership.accused(name, now)
-        return names
-
     def _can_lose(self, node: str) -> bool:
         """Whether others have all that a node computes."""
         with self._lock:
             ready = self._ready()
             return all(duty.layers in ready for duty in self.duties if duty.node == node)
 
-    def _ask_vouchers(self, suspect: str) -> None:
-        peer, member = self.peers.by_name[suspect], self.membership.members[suspect]
-        ask = AskLook(address=peer.address, seconds=0.1)
-        for voucher in [one for one in self.peers.alive() if one.name != suspect][:_VOUCHERS]:
-            future, incarnation = voucher.ask(ask), member.incarnation
-
-            def tell(done: Any, incarnation: int = incarnation) -> None:
-                if done.exception() is None and decode(done.result(), Look).is_there:
-                    self.membership.vouched(suspect, incarnation)
-
-            future.add_done_callback(tell)
-
     def _look_at_steps(self) -> None:
         with self._lock:
             overdue = self._flight.overdue(time.monotonic())
             if overdue is None or not self.duties:
+                return
+            if overdue.is_first and self._is_at_work(overdue.number):
                 return
             if self._resent[0] != overdue.number:
                 # A frame may have gone astray; sending all again is cheap and can do no harm.
@@ -310,6 +271,16 @@ class Front:
                 self.peers.give_up(culprit, f"it takes {overdue.seconds:.2f} s for a step")
             else:
                 self._flight.begun_anew()
+
+    def _is_at_work(self, step: int) -> bool:
+        """Whether a node computes a step, or rows of a node that had it are on their way."""
+        now = time.monotonic()
+        states = [
+            peer.state
+            for peer in self.peers.alive()
+            if now - peer.state_time < _STALE_SECONDS and peer.state.epoch == self.epoch
+        ]
+        return any("rows" in state.sending or state.computing == step for state in states)
 
     def _holder_of(self, step: int) -> str:
         """Return the node that a step waits for: the first that has not computed it.
@@ -333,8 +304,7 @@ class Front:
         with self._lock:
             if not self.duties or self._is_opening:
                 return
-            lacking = {d.layers for d in self.duties if d.standby} - self._ready()
-            if lacking and now - self._order_time > _FEED_SECONDS:
+            if self._is_starved(now):
                 self._give_order()  # what a standby was sent went astray: it begins anew
                 return
             moved = move_to_free(self.duties, self._ready())
@@ -358,6 +328,22 @@ class Front:
         threading.Thread(
             target=self._open_standby, args=(found[0], duty, peer), daemon=True
         ).start()
+
+    def _is_starved(self, now: float) -> bool:
+        """Whether a standby lacks something, and nothing has come to any for a while."""
+        lacking = {d.layers: d.standby for d in self.duties if d.standby}
+        for layers in self._ready():
+            lacking.pop(layers, None)
+        fed = {
+            (peer.name, stage.first_layer): stage.num_fed
+            for peer in self.peers.alive()
+            for stage in peer.state.stages
+            if lacking.get((stage.first_layer, stage.end_layer)) == peer.name
+        }
+        if fed != self._fed:
+            self._fed, self._fed_time = fed, now
+        since = max(self._order_time, self._fed_time)
+        return bool(lacking) and now - since > _FEED_SECONDS
 
     def _open_standby(self, place: int, duty: Duty, peer: Peer) -> None:
         assert self._opens is not None

@@ -1,22 +1,20 @@
 """One connection to a peer: a thread that reads, and sends that never wait for a slow peer.
 
-What cannot be sent at once is kept in order and sent by a thread of its own, up to a bound; past
-that the peer counts as lost. Whoever listens is told of frames, and once of the end.
+Whoever listens is told of frames, and once of the end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import select
 import socket
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from zse.errors import MeshError
-from zse.mesh.frames import packed, read_frame
+from zse.mesh.frames import read_frame
+from zse.mesh.sending import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from zse.mesh.handshake import Channel, Introduction
 
 _LOG = logging.getLogger("zse.mesh")
-_MOST_WAITING_BYTES = 1 << 30
-_POLL_SECONDS = 0.5
 
 
 class Link:
@@ -48,15 +44,14 @@ class Link:
         self._socket = channel.socket
         self._on_frame, self._on_end = on_frame, on_end
         self._lock = threading.Lock()
-        self._waiting: deque[memoryview] = deque()
-        self._waiting_bytes = 0
-        self._has_waiting = threading.Condition(self._lock)
         self._is_closed = False
         self.last_heard = time.monotonic()
         """When a frame last came."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._reader = threading.Thread(target=self._read, name="zse-mesh-read", daemon=True)
-        self._writer: threading.Thread | None = None
+        self._sender = Sender(
+            self._socket, channel.sends, lambda: self.close("the peer takes nothing")
+        )
 
     def start(self) -> Link:
         """Begin to read: a receive is posted from now on."""
@@ -71,27 +66,28 @@ class Link:
     def is_closed(self) -> bool:
         return self._is_closed
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Of what the peer has not got yet."""
+        return self._sender.backlog_bytes
+
+    @property
+    def last_moved(self) -> float:
+        """When bytes of a long frame last arrived there, as far as ``look`` has seen."""
+        return self._sender.last_moved
+
+    def look(self, now: float) -> None:
+        """Note whether what was sent arrives; for one thread, every now and then."""
+        if not self._is_closed:
+            self._sender.look(now)
+
     def send(self, frame: Frame) -> None:
         """Send a frame, or have it sent behind those that wait; a closed link takes none."""
-        with self._lock:
-            if self._is_closed:
-                return
-            parts = [memoryview(p).cast("B") for p in packed(frame, self._channel.sends) if p]
-            if not self._waiting:
-                parts = self._send_now(parts)
-            if not parts:
-                return
-            self._waiting.extend(parts)
-            self._waiting_bytes += sum(map(len, parts))
-            is_full = self._waiting_bytes > _MOST_WAITING_BYTES
-            if self._writer is None:
-                self._writer = threading.Thread(
-                    target=self._write, name="zse-mesh-write", daemon=True
-                )
-                self._writer.start()
-            self._has_waiting.notify()
-        if is_full:
-            self.close("the peer takes nothing")
+        self._sender.send(frame)
+
+    def drop(self, is_void: Callable[[Frame], bool]) -> None:
+        """Take back frames that have not been begun."""
+        self._sender.drop(is_void)
 
     def close(self, reason: str = "closed here") -> None:
         """End the link; twice does nothing."""
@@ -99,43 +95,11 @@ class Link:
             if self._is_closed:
                 return
             self._is_closed = True
-            self._waiting.clear()
-            self._has_waiting.notify()
+        self._sender.close()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._on_end(self, reason)
-
-    def _send_now(self, parts: list[memoryview]) -> list[memoryview]:
-        """Return what the socket does not take at once."""
-        try:
-            sent = self._socket.sendmsg(parts, [], socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return []  # the reading thread sees the end
-        while parts and sent >= len(parts[0]):
-            sent -= len(parts.pop(0))
-        if parts:
-            parts[0] = parts[0][sent:]
-        return parts
-
-    def _write(self) -> None:
-        while True:
-            with self._lock:
-                while not self._waiting and not self._is_closed:
-                    self._has_waiting.wait()
-                if self._is_closed:
-                    return
-                before = self._waiting_bytes
-                left = self._send_now(list(self._waiting)[:64])
-                rest = list(self._waiting)[64:]
-                self._waiting = deque([*left, *rest])
-                self._waiting_bytes = sum(map(len, self._waiting))
-                is_stuck = self._waiting_bytes == before and bool(self._waiting)
-            if is_stuck:
-                with contextlib.suppress(OSError, ValueError):
-                    select.select([], [self._socket], [], _POLL_SECONDS)
 
     def _read(self) -> None:
         reason = "the peer hung up"

@@ -34,6 +34,8 @@ class Patience:
 
     silent_seconds: float = 0.25
     """Until a node is suspect."""
+    loaded_silent_seconds: float = 0.5
+    """The same where its wire is full, and what it says of itself stands behind other bytes."""
     verdict_seconds: float = 0.12
     """Until peers must have vouched for it."""
     accusation_seconds: float = 0.15
@@ -52,6 +54,8 @@ class Member:
         self.last_heard = now
         self.suspect_since = 0.0
         self.vouched = False
+        self.is_loaded = False
+        """Whether it had much to send when it was last heard of."""
         self.awake_since = now
 
 
@@ -69,12 +73,12 @@ class Membership:
         member.standing, member.last_heard, member.vouched = Standing.ALIVE, now, False
         member.awake_since = now
 
-    def heard(self, node: str, now: float) -> None:
+    def heard(self, node: str, now: float, *, is_loaded: bool = False) -> None:
         """Note a sign of life; it ends a suspicion, but not a death: the dead join again."""
         member = self.members[node]
         if now - member.last_heard > self._patience.silent_seconds / 2:
             member.awake_since = now
-        member.last_heard = now
+        member.last_heard, member.is_loaded = now, is_loaded
         if member.standing is Standing.SUSPECT:
             member.standing = Standing.ALIVE
 
@@ -101,12 +105,15 @@ class Membership:
         silent = [
             name
             for name, member in self.members.items()
-            if member.standing is Standing.ALIVE
-            and now - member.last_heard > self._patience.silent_seconds
+            if member.standing is Standing.ALIVE and now - member.last_heard > self._allowed(member)
         ]
         for name in silent:
             self.accused(name, now)
         return silent
+
+    def _allowed(self, member: Member) -> float:
+        patience = self._patience
+        return patience.loaded_silent_seconds if member.is_loaded else patience.silent_seconds
 
     def judged(self, now: float) -> list[str]:
         """Return the suspects whose time is over; their standing says what they are."""

@@ -66,6 +66,8 @@ class StageState(msgspec.Struct, array_like=True):
     """The last step that it computed, or as a standby what it has is of."""
     step_microseconds: int = 0
     """Of its steps, lately."""
+    num_fed: int = 0
+    """As a standby: frames of blocks that came since it was last fed anew."""
 
 
 class NodeState(msgspec.Struct, array_like=True):
@@ -75,6 +77,10 @@ class NodeState(msgspec.Struct, array_like=True):
     stages: list[StageState] = []
     silent: list[str] = []
     """Nodes that it sends to and has not heard of for a while."""
+    computing: int = 0
+    """The step that it computes just now; 0: none."""
+    sending: list[str] = []
+    """Of ``rows`` and ``blocks`` what is on its way from it, with bytes that arrived lately."""
 
 
 class Ask(msgspec.Struct, tag_field="ask", omit_defaults=True):

@@ -55,6 +55,7 @@ _LOG = logging.getLogger("zse.mesh")
 _IDLE_SECONDS = 0.02
 """Without work for so long, what a standby lacks is sent."""
 _SILENT_SECONDS = 0.25
+_MOST_BLOCKS_WAITING_BYTES = 8 << 20
 _MOST_PENDING_CALLERS = 64
 _PAUSE_SECONDS = 0.1
 """Before the next look where a caller could not be taken, as when descriptors have run out."""
@@ -94,6 +95,7 @@ class Node:
         self._hosts: dict[tuple[int, int], StageHost] = {}
         self._order = Order(0, [], [], [], 0, [])
         self._front: Link | None = None
+        self._computing = 0
         self._early: list[tuple[Link, Frame]] = []
         """Frames of an epoch whose order has not come yet."""
         self._listener = socket.create_server((setup.host, setup.port), backlog=128)
@@ -222,7 +224,13 @@ class Node:
 
     def _state(self) -> NodeState:
         stages = [host.state for host in list(self._hosts.values())]
-        return NodeState(self._order.epoch, stages, self._outgoing.silent(_SILENT_SECONDS))
+        return NodeState(
+            self._order.epoch,
+            stages,
+            self._outgoing.silent(_SILENT_SECONDS),
+            self._computing,
+            self._outgoing.moving(_SILENT_SECONDS),
+        )
 
     # --- the worker ----------------------------------------------------------------------------
 
@@ -268,11 +276,14 @@ class Node:
         if host is None or place.node != self.name or not host.is_primary:
             raise MeshError(f"{self.name} was sent a step of layers {place.layers}: not its own")
         self._order.answered, self._order.settled = head.answered, head.settled
+        self._computing = frame.step
         try:
             is_next = host.compute(frame.step, head, memoryview(frame.body), self._order.codecs)
         except ZSEError as error:
             self._report(frame.step, error)
             return
+        finally:
+            self._computing = 0
         if is_next:
             host.trim(self._forgettable(head.stage), head.settled[head.stage])
             if host.remembers(frame.step):  # else all behind it have it, and only this one did not
@@ -321,6 +332,9 @@ class Node:
             host = self._hosts.get(place.layers)
             if host is None or not host.is_primary or place.node == self.name:
                 continue
+            if self._outgoing.backlog_bytes("blocks", place) > _MOST_BLOCKS_WAITING_BYTES:
+                is_settled = False  # the wire has enough of them; what changes meanwhile is one
+                continue
             frame = host.blocks_to_settle(self._order.epoch, is_idle=is_idle)
             if frame is not None:
                 self._outgoing.send("blocks", place, frame)
@@ -367,7 +381,7 @@ class Node:
         feeds = {place.layers: place.node for place in order.standbys if place.node != self.name}
         places = zip(order.chain, order.settled, strict=True)
         settled = {place.layers: step for place, step in places}
-        self._outgoing.keep([*order.chain, *order.standbys])
+        self._outgoing.keep([*order.chain, *order.standbys], order.epoch)
         for layers, host in self._hosts.items():
             if layers in led:
                 host.lead(order.answered)

@@ -32,8 +32,30 @@ class _Way:
         self.begun = time.monotonic()
 
     @property
-    def last_heard(self) -> float:
-        return self.begun if self._link is None else self._link.last_heard
+    def last_sign(self) -> float:
+        """When something was heard, or something long was seen to arrive."""
+        link = self._link
+        return self.begun if link is None else max(link.last_heard, link.last_moved)
+
+    @property
+    def last_moved(self) -> float:
+        return self.begun if self._link is None else self._link.last_moved
+
+    @property
+    def backlog_bytes(self) -> int:
+        with self._lock:
+            waiting = sum(len(frame.body) for frame in self._waiting)
+        return waiting + (self._link.backlog_bytes if self._link is not None else 0)
+
+    def look(self, now: float) -> None:
+        if self._link is not None:
+            self._link.look(now)
+
+    def drop(self, is_void: Callable[[Frame], bool]) -> None:
+        with self._lock:
+            self._waiting = [frame for frame in self._waiting if not is_void(frame)]
+        if self._link is not None:
+            self._link.drop(is_void)
 
     def send(self, frame: Frame) -> None:
         with self._lock:
@@ -75,14 +97,17 @@ class Outgoing:
         self._stop = threading.Event()
         self._beats: threading.Thread | None = None
 
-    def keep(self, places: Iterable[Place]) -> None:
-        """Keep the links to these places alone."""
+    def keep(self, places: Iterable[Place], epoch: int) -> None:
+        """Keep the links to these places alone, and nothing that waits and is of older epochs."""
         self._nodes = {place.address: place.node for place in places}
         with self._lock:
             gone = [key for key in self._ways if key[1] not in self._nodes]
             ways = [self._ways.pop(key) for key in gone]
+            kept = list(self._ways.values())
         for way in ways:
             way.end("no longer a neighbour")
+        for way in kept:
+            way.drop(lambda frame: frame.kind is not Kind.BEAT and frame.epoch < epoch)
 
     def send(self, purpose: str, place: Place, frame: Frame) -> None:
         """Send a frame and never wait; what is lost with a link comes again by the next order."""
@@ -97,12 +122,30 @@ class Outgoing:
                 self._beats.start()
         way.send(frame)
 
+    def backlog_bytes(self, purpose: str, place: Place) -> int:
+        """Return the bytes that were sent to a place and have not arrived there yet."""
+        with self._lock:
+            way = self._ways.get((purpose, place.address))
+        return 0 if way is None or way.is_ended else way.backlog_bytes
+
+    def moving(self, seconds: float) -> list[str]:
+        """Return the purposes of what is on its way and had bytes arrive in the last seconds."""
+        now = time.monotonic()
+        with self._lock:
+            ways = list(self._ways.items())
+        moving = {
+            purpose
+            for (purpose, _), way in ways
+            if now - way.last_moved < seconds and way.backlog_bytes
+        }
+        return sorted(moving)
+
     def silent(self, seconds: float) -> list[str]:
         """Return the nodes that were sent to and have not been heard of for so long."""
         now = time.monotonic()
         with self._lock:
             ways = list(self._ways.items())
-        quiet = {address for (_, address), way in ways if now - way.last_heard > seconds}
+        quiet = {address for (_, address), way in ways if now - way.last_sign > seconds}
         return [self._nodes[address] for address in quiet if address in self._nodes]
 
     def close(self) -> None:
@@ -126,7 +169,9 @@ class Outgoing:
         while not self._stop.wait(_BEAT_SECONDS):
             with self._lock:
                 ways = list(self._ways.values())
+            now = time.monotonic()
             for way in ways:
+                way.look(now)
                 way.send(Frame(kind=Kind.BEAT))
 
     def _ended(self, key: tuple[str, str], way: _Way, reason: str) -> None:

@@ -69,7 +69,8 @@ class StageHost:
     @property
     def state(self) -> StageState:
         micros = int(self.seconds * 1e6)
-        return StageState(*self.layers, self.is_primary, self.done, micros)
+        num_fed = 0 if self.is_primary else self._number
+        return StageState(*self.layers, self.is_primary, self.done, micros, num_fed)
 
     # --- roles ---------------------------------------------------------------------------------
 
