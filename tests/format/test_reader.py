@@ -15,13 +15,30 @@ from broken_rules import breaks
 
 from zse.errors import NotFoundError
 from zse.format import ZSEReader
-from zse.format.errors import Misuse
+from zse.format.errors import Misuse, Rule
+from zse.format.spec import ZSEHeader
 
 
 def test_names_stand_in_file_order(small_path: Path) -> None:
     with ZSEReader(small_path) as reader:
         planned = [tensor.name for _, tensors in small_file.GROUPS for tensor in tensors]
         assert list(reader.names()) == planned
+
+
+def test_a_header_that_was_parsed_before_is_not_parsed_again(
+    small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ZSEReader(small_path) as reader:
+        first = reader.header
+    monkeypatch.setattr(ZSEHeader, "from_bytes", None)
+    copied = Path(shutil.copy(small_path, tmp_path / "other.zse"))
+    with ZSEReader(copied) as reader:
+        assert reader.header is first
+    content = bytearray(copied.read_bytes())
+    content[100] ^= 1  # in the header's JSON: the digest in the prefix still counts
+    copied.write_bytes(content)
+    with breaks(Rule.HEADER_CHECKSUM_MISMATCH):
+        ZSEReader(copied)
 
 
 def test_every_part_holds_the_bytes_that_were_written(small_path: Path) -> None:

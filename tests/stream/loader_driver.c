@@ -32,7 +32,7 @@ static int make_file(void) {
 }
 
 // Run one load; return its failure.
-static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled, int fd) {
+static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled, int fd, bool keeps) {
   static struct zse_chunk chunks[SIZE / 4096];
   int64_t count = 0;
   for (int64_t at = 0; at < SIZE; at += chunk_bytes) {
@@ -48,7 +48,8 @@ static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled
 #define ADDRESS(name) .name = late_##name,
   const struct zse_driver driver = {FUNCTIONS(ADDRESS) .context = (void *)7};
   const struct zse_file file = {.fd = fd, .direct_fd = -1, .size = SIZE};
-  const struct zse_order order = {&driver, &file, chunks, count, 7, (uint64_t)block, chunk_bytes, threads, buffers};
+  struct zse_kept *kept = keeps ? zse_keep(&driver, 5 << 20) : NULL;
+  const struct zse_order order = {&driver, &file, chunks, count, 7, (uint64_t)block, chunk_bytes, threads, buffers, kept};
   int32_t started;
   memset(block, 0, SIZE);
   struct zse_load *running = zse_load_start(&order, &started);
@@ -60,6 +61,14 @@ static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled
   int failure = counters->failure;
   if (!failure && (memcmp(block, content, SIZE) || zse_load_left(running, 3) || counters->landed_bytes != SIZE)) printf("wrong bytes\n");
   zse_load_end(running);
+  if (kept && zse_kept_bytes(kept) > 5 << 20) printf("too much is kept\n");
+  if (kept) {  // the next load of this size begins with what is kept
+    running = zse_load_start(&order, &started);
+    if (!running) exit(3);
+    while (!zse_load_wait(running, count, 50000000)) continue;
+    zse_load_end(running);
+    zse_drop(kept);
+  }
   if (ahead.memory) munmap(ahead.memory, (size_t)chunks[0].length);
   if (late_get(LIVE)) printf("something was not given back\n");
   return failure;
@@ -74,7 +83,7 @@ int main(void) {
     late_reset();
     if (kind == 1) { late_set(FAIL_AT, 1 + rand() % 3); late_set(FAIL_CODE, 700); late_set(FAIL_FUNCTION, rand() % 9); }
     if (kind == 2) { late_set(CUT_FD, fd); late_set(CUT_BYTES, 8192); late_set(CUT_AT, 1); }
-    int failure = load(chunk_bytes, threads, 1 + rand() % 3, kind == 3, fd);
+    int failure = load(chunk_bytes, threads, 1 + rand() % 3, kind == 3, fd, rand() % 2);
     if (kind == 0 && failure) printf("failure %d of a load that nothing stood in the way of\n", failure);
     if (kind == 3 && failure != ZSE_CANCELLED && failure) printf("failure %d of a cancelled load\n", failure);
     close(fd);

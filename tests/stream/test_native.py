@@ -19,7 +19,7 @@ from loads import start_load
 
 from tests.stream.conftest import write_model
 from zse.device.loader import library as loader_library
-from zse.device.loader.library import LoaderLibrary, load_library
+from zse.device.loader.library import LoaderLibrary, driver_of, load_library
 from zse.errors import LoadCancelledError, MissingDependencyError, SourceChangedError, StoreError
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
@@ -32,7 +32,7 @@ from zse.stream.plan import Chunk, GroupReads, ReadPlan
 from zse.stream.source import DirectMode, LocalSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     MakeFile = Callable[[Sequence[int]], Path]
@@ -138,6 +138,57 @@ def test_a_driver_that_pins_no_pages_of_ours_is_asked_for_its_own(
     late_gpu.fail("pin", 801)
     found, _ = load(late_gpu, path, LoaderOptions(threads=2, chunk_bytes=2 << 20))
     assert found == region_of(path)
+
+
+@pytest.fixture
+def keeping(late_gpu: LateGpu) -> Iterator[LateGpu]:
+    """A device whose loads keep up to 16 MiB of buffers."""
+    library = load_library()
+    assert library is not None
+    late_gpu.kept = library.keep(driver_of(late_gpu.copy_functions()), 16 << 20)
+    yield late_gpu
+    kept, late_gpu.kept = late_gpu.kept, 0
+    assert library.drop(kept) == 0
+
+
+def test_the_next_load_finds_the_buffers_of_the_last_one(
+    keeping: LateGpu, make_file: MakeFile
+) -> None:
+    path = make_file([768] * 4)
+    options = LoaderOptions(threads=1, chunk_bytes=2 << 20, buffers_per_thread=2)
+    held = []
+    for _ in range(3):
+        running, source, address = begin(keeping, path, options)
+        running.wait()
+        source.close()
+        assert keeping.bytes_of(address) == region_of(path)
+        held.append((keeping.ask("live"), keeping.ask("pinned")))
+    assert held[0] == held[1] == held[2]  # nothing was made by the second and third
+    assert held[0][1] == 2 * (2 << 20)
+
+
+def test_no_more_is_kept_than_there_is_room_for(keeping: LateGpu, make_file: MakeFile) -> None:
+    path = make_file([1536] * 3)
+    for mebibytes in (2, 6):  # longer buffers take the place of shorter ones
+        options = LoaderOptions(threads=4, chunk_bytes=mebibytes << 20)
+        running, source, address = begin(keeping, path, options)
+        running.wait()
+        source.close()
+        assert keeping.bytes_of(address) == region_of(path)
+        library = load_library()
+        assert library is not None
+        assert keeping.ask("pinned") == library.kept_bytes(keeping.kept) <= 16 << 20
+
+
+def test_a_load_that_fails_keeps_nothing_that_it_used(
+    keeping: LateGpu, make_file: MakeFile
+) -> None:
+    keeping.fail("copy", 700, at=2)
+    running, source, _ = begin(keeping, make_file([20] * 4))
+    with pytest.raises(DeviceLostError):
+        running.wait()
+    source.close()
+    assert keeping.ask("live") == 0
 
 
 def test_pieces_of_rows_are_gathered_into_one_copy(late_gpu: LateGpu, tmp_path: Path) -> None:

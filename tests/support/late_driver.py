@@ -50,6 +50,8 @@ class LateGpu(HostGpu):
         self._library.late_set.argtypes = [ctypes.c_int, ctypes.c_int64]
         self._library.late_get.restype = ctypes.c_int64
         self._library.late_reset()
+        self.kept = 0
+        """Of ``LoaderLibrary.keep``; 0 where no buffer outlives a load."""
 
     def tell(self, **facts: int) -> None:
         """Say what is to go wrong."""
@@ -68,7 +70,7 @@ class LateGpu(HostGpu):
         names = [f"late_{name}" for name in DRIVER_FUNCTIONS]
         functions = [getattr(self._library, name) for name in names]
         addresses = [ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions]
-        return CopyFunctions(addresses=tuple(addresses), context=7, fail=_fail)
+        return CopyFunctions(addresses=tuple(addresses), context=7, fail=_fail, kept=self.kept)
 
 
 def _fail(function: str, code: int, length_bytes: int) -> NoReturn:

@@ -63,13 +63,18 @@ class FileReading:
         reader: The file; it stays open.
         phases: Told what takes the time.
         tokenizer: Of the file, where it has been read before.
+        spec: Of the file, where another one of the same shape has it.
 
     Raises:
         FormatError, UnsupportedModelError: As ``spec_of``.
     """
 
     def __init__(
-        self, reader: ModelFile, phases: Phases = no_phases, tokenizer: Tokenizer | None = None
+        self,
+        reader: ModelFile,
+        phases: Phases = no_phases,
+        tokenizer: Tokenizer | None = None,
+        spec: ModelSpec | None = None,
     ) -> None:
         self._tokenizer: Future[Tokenizer] = Future()
         if tokenizer is None:
@@ -79,7 +84,7 @@ class FileReading:
         else:
             self._tokenizer.set_result(tokenizer)
         try:
-            self.spec = spec_of(reader)
+            self.spec = spec_of(reader) if spec is None else spec
         except BaseException:
             self.settle()
             raise

@@ -10,6 +10,7 @@ import contextlib
 import mmap
 import os
 import stat
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
+
+_KEPT_HEADERS = 16
+"""Parsing one takes milliseconds, and it is the same object for the same bytes."""
 
 
 def read_header(fd: int, file_size_bytes: int) -> tuple[ZSEHeader, int]:
@@ -52,7 +56,13 @@ def parse_prefix(prefix: bytes, file_size_bytes: int) -> tuple[int, bytes]:
 
 
 def parse_header(raw: bytes, digest: bytes) -> ZSEHeader:
-    return ZSEHeader.from_bytes(checked_header(raw, digest))
+    return _parsed(checked_header(raw, digest))
+
+
+@lru_cache(_KEPT_HEADERS)
+def _parsed(raw: bytes) -> ZSEHeader:
+    """Parse a header; a file that is opened again, as for a swap, has been parsed before."""
+    return ZSEHeader.from_bytes(raw)
 
 
 class OpenFile:

@@ -16,6 +16,7 @@ from zse.engine.opening import OpenedModel, open_file, send_weights
 if TYPE_CHECKING:
     from zse.backends.gpu.retained import Retained
     from zse.format.model_file import ModelFile
+    from zse.models.spec import ModelSpec
     from zse.quantize.locate import StageProgress
     from zse.settings import Settings
 
@@ -46,6 +47,11 @@ class HeadStart:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._open, name="zse-open", daemon=True)
         self._thread.start()
+
+    @property
+    def known_spec(self) -> ModelSpec | None:
+        """What the model is, where another one of the same shape has left its place to it."""
+        return None if self._retained is None else self._retained.backend.spec
 
     def file(self) -> ModelFile:
         """Wait until the model's file is open, the GPU perhaps not yet; raises as ``take``."""

@@ -87,7 +87,8 @@ def begin_served_model(
         # The GPU is still being opened: whatever needs only the file is done now, since Python is
         # slower beside the threads that load.
         compiling = beside.submit(template_of, reader)
-        reading = FileReading(reader, phases, None if shelf is None else shelf.get(reader))
+        tokenizer = None if shelf is None else shelf.get(reader)
+        reading = FileReading(reader, phases, tokenizer, head_start.known_spec)
         preload(options.load.device.name, reading.spec)
         name = options.served_model_name or model_name_of(options.model)
         adapters = _adapters_of(options, name, reading.spec)

@@ -58,6 +58,8 @@ class NativeLoad:
         self._plan = plan
         self._num_threads = min(options.threads, len(plan.chunks))
         self._buffer_bytes = max(plan.largest_chunk_bytes, 1)
+        if functions.kept:  # buffers of one size serve any load
+            self._buffer_bytes = max(self._buffer_bytes, options.chunk_bytes)
         self._ahead = source.hand_over() if source is not file else {}  # type: ignore[union-attr]
         self._lock = threading.Lock()
         self._looking = threading.Lock()
@@ -86,6 +88,7 @@ class NativeLoad:
             buffer_bytes=self._buffer_bytes,
             num_threads=self._num_threads,
             buffers_per_thread=buffers_per_thread,
+            kept=self._functions.kept,
         )
         started = ctypes.c_int32()
         load: int | None = self._library.start(ctypes.byref(order), ctypes.byref(started))

@@ -52,7 +52,17 @@ def test_what_is_kept_is_given_back_in_the_end(keeping: None, stub: Stub) -> Non
         launched(gpu)
 
 
+def test_buffers_of_loads_are_one_place_that_outlives_a_gpu(keeping: None, stub: Stub) -> None:
+    with Gpu.open(driver=stub.driver()) as gpu:
+        first = gpu.copy_functions().kept
+    with Gpu.open(driver=stub.driver()) as gpu:
+        assert gpu.copy_functions().kept == first != 0
+    kept.drop_code()
+    assert stub.live() == 0
+
+
 def test_nothing_is_kept_where_nobody_wants_it(stub: Stub) -> None:
     with Gpu.open(driver=stub.driver()) as gpu:
         launched(gpu)
+        assert gpu.copy_functions().kept == 0
     assert stub.live() == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from zse.device.cuda import info as facts
@@ -208,7 +209,9 @@ class Gpu:
         if self._context is None:
             raise CudaRule.RELEASED("a GPU was used after it had been closed")
         addresses = tuple(map(self._driver.address, _COPY_FUNCTIONS.values()))
-        return CopyFunctions(addresses=addresses, context=self._context, fail=self._copy_failed)
+        found = CopyFunctions(addresses=addresses, context=self._context, fail=self._copy_failed)
+        kept = kept_code(self._driver, self.device)
+        return found if kept is None else replace(found, kept=kept.buffers(found))
 
     def _copy_failed(self, function: str, code: int, length_bytes: int) -> NoReturn:
         name = _COPY_FUNCTIONS[function]

@@ -1,4 +1,4 @@
-"""Code that stays on a GPU when its model leaves: the next model finds it there.
+"""What stays of a GPU when its model leaves: the next model finds code and pinned buffers there.
 
 A module belongs to the device's primary context, so whoever keeps one keeps that, too. Nothing is
 kept unless ``keep_code`` was called: a process with one model has nobody to keep it for.
@@ -12,19 +12,29 @@ import threading
 from typing import TYPE_CHECKING
 
 from zse.device.cuda.module import load_code
+from zse.device.loader.library import driver_of, load_library
 
 if TYPE_CHECKING:
     from zse.device.cuda.library import Driver
+    from zse.device.loader.library import CopyFunctions
+
+KEPT_BUFFER_BYTES = 128 << 20
+"""Of pinned memory, at most: what the threads of a load have is less."""
 
 
 class KeptCode:
-    """The modules of one device, by the digests of their images; any thread may ask."""
+    """The modules of one device, by the digests of their images, and buffers; any thread may ask.
+
+    Buffers are those through which weights are copied. A load of a tenth of a model takes less time
+    than making them and giving them back.
+    """
 
     def __init__(self, driver: Driver, device: int) -> None:
         self._driver = driver
         self._device = device
         self._context = driver.read(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", device)
         self._handles: dict[bytes, int] = {}
+        self._buffers: int | None = None
         self._lock = threading.Lock()
 
     def load(self, image: bytes) -> int:
@@ -39,13 +49,31 @@ class KeptCode:
                 self._handles[digest] = load_code(self._driver, image)
             return self._handles[digest]
 
+    def buffers(self, functions: CopyFunctions) -> int:
+        """Return what keeps buffers between loads; 0 where no library does."""
+        library = load_library()
+        if library is None:
+            return 0
+        with self._lock:
+            if self._buffers is None:
+                kept: int | None = library.keep(driver_of(functions), KEPT_BUFFER_BYTES)
+                self._buffers = kept
+            return self._buffers or 0
+
     def drop(self) -> None:
         """Give everything back, the context in the end."""
         self._driver.call("cuCtxSetCurrent", self._context)
+        self._drop_buffers()
         for handle in self._handles.values():
             self._driver.release("cuModuleUnload", handle)
         self._handles.clear()
         self._driver.release("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def _drop_buffers(self) -> None:
+        buffers, self._buffers = self._buffers, None
+        library = load_library()
+        if buffers is not None and library is not None:
+            library.drop(buffers)  # of a lost context everything is gone already
 
 
 class _Keeping:
@@ -61,7 +89,7 @@ _keeping = _Keeping()
 
 
 def keep_code() -> None:
-    """Keep code from now on."""
+    """Keep code and buffers from now on."""
     _keeping.is_wanted = True
 
 

@@ -30,6 +30,8 @@ class CopyFunctions:
     """Of functions of C, in the order of ``structs.DRIVER_FUNCTIONS``."""
     context: int
     """What ``set_current`` is called with, once in every thread."""
+    kept: int = 0
+    """Of ``LoaderLibrary.keep``: pinned buffers that outlive a load; 0 where none do."""
     fail: Callable[[str, int, int], NoReturn]
     """``fail(function, code, length_bytes)`` raises what a code of one of them means; the length is
     of the memory that may have been asked for."""
@@ -52,6 +54,9 @@ class LoaderLibrary:
         self.cancel = functions.zse_load_cancel
         self.wait = functions.zse_load_wait
         self.end = functions.zse_load_end
+        self.keep = functions.zse_keep
+        self.kept_bytes = functions.zse_kept_bytes
+        self.drop = functions.zse_drop
         self.start.argtypes = [POINTER(structs.Order), POINTER(c_int32)]
         self.start.restype = c_void_p
         self.counters.argtypes = [c_void_p]
@@ -60,6 +65,9 @@ class LoaderLibrary:
         self.cancel.argtypes, self.cancel.restype = [c_void_p], None
         self.wait.argtypes, self.wait.restype = [c_void_p, c_int64, c_int64], c_int32
         self.end.argtypes, self.end.restype = [c_void_p], None
+        self.keep.argtypes, self.keep.restype = [POINTER(structs.Driver), c_int64], c_void_p
+        self.kept_bytes.argtypes, self.kept_bytes.restype = [c_void_p], c_int64
+        self.drop.argtypes, self.drop.restype = [c_void_p], c_int32
         self._check_structures(functions.zse_loader_sizes)
 
     def _check_structures(self, sizes_of: Callable[..., int]) -> None:

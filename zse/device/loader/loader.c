@@ -1,7 +1,7 @@
 /* The threads of a load: each reads into its pinned buffers and copies from them on streams of its
  * own, so a buffer is free when its stream has done all it was given. See loader.h. */
 #define _GNU_SOURCE
-#include "loader.h"
+#include "slots.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -14,20 +14,15 @@
 #include <unistd.h>
 
 #define PAGE INT64_C(4096)
-#define HUGE_PAGE (INT64_C(2) << 20)
 #define STACK_BYTES (1 << 20) /* the driver's functions run on it */
-#define STREAM_NON_BLOCKING 1
-#define PORTABLE 1
 /* A look at 2048 pages takes 0.2 ms, a sixth of the time in which they are read. */
 #define SAMPLES 4
 #define SAMPLE_PAGES 16
 #define AHEAD_LOOK_NANOSECONDS 100000
 
-/* Which function of struct zse_driver failed. */
-enum { SET_CURRENT, CREATE_STREAM, DESTROY_STREAM, SYNCHRONIZE, COPY, PIN, UNPIN, ALLOCATE, FREE };
-
 struct zse_load {
     struct zse_driver driver;
+    struct zse_kept *kept; /* NULL where no slot outlives the load */
     struct zse_file file;
     struct zse_chunk *chunks;
     _Atomic int64_t *left; /* chunks of each group that have not landed */
@@ -42,14 +37,6 @@ struct zse_load {
     pthread_mutex_t lock; /* of the first failure, and of whoever waits */
     pthread_cond_t news;
     pthread_t *threads;
-};
-
-/* A buffer, and the chunk that is on its way out of it. */
-struct slot {
-    void *stream;
-    char *buffer;
-    void *area; /* of a buffer that is pinned where it lies; NULL for one of the driver's */
-    const struct zse_chunk *chunk;
 };
 
 static int64_t now(void)
@@ -77,11 +64,16 @@ static void fail(struct zse_load *load, enum zse_failure failure, int32_t code, 
     pthread_mutex_unlock(&load->lock);
 }
 
-static bool told(struct zse_load *load, int function, int code)
+static bool told(struct zse_load *load, struct zse_outcome outcome)
 {
-    if (code)
-        fail(load, ZSE_DRIVER_FAILED, code, function);
-    return code == 0;
+    if (outcome.code)
+        fail(load, ZSE_DRIVER_FAILED, outcome.code, outcome.function);
+    return outcome.code == 0;
+}
+
+static struct zse_outcome of(enum zse_function function, int code)
+{
+    return (struct zse_outcome){function, code};
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -185,61 +177,6 @@ static bool read_chunk(struct zse_load *load, const struct zse_chunk *chunk, cha
     return true;
 }
 
-/* --- buffers ---------------------------------------------------------------------------------- */
-
-/* Pinned memory in huge pages, which the driver registers thirty times faster than it makes its
- * own; NULL where they are not worth it or cannot be had. */
-static char *pin_pages(struct zse_load *load, struct slot *slot)
-{
-    const int64_t length = load->buffer_bytes;
-    if (length < HUGE_PAGE)
-        return NULL;
-    char *area = mmap(NULL, (size_t)(length + HUGE_PAGE), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (area == MAP_FAILED)
-        return NULL;
-    char *start = (char *)(((uintptr_t)area + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
-    madvise(area, (size_t)(length + HUGE_PAGE), MADV_HUGEPAGE);
-    for (int64_t offset = 0; offset < length; offset += HUGE_PAGE)
-        *(volatile char *)(start + offset) = 0; /* makes the page */
-    if (load->driver.pin(start, (size_t)length, PORTABLE)) {
-        munmap(area, (size_t)(length + HUGE_PAGE));
-        return NULL;
-    }
-    slot->area = area;
-    return start;
-}
-
-static bool open_slot(struct zse_load *load, struct slot *slot)
-{
-    void *memory = NULL;
-    if (!told(load, CREATE_STREAM, load->driver.create_stream(&slot->stream, STREAM_NON_BLOCKING)))
-        return false;
-    slot->buffer = pin_pages(load, slot);
-    if (!slot->buffer) {
-        const int code = load->driver.allocate(&memory, (size_t)load->buffer_bytes, PORTABLE);
-        if (!told(load, ALLOCATE, code)) {
-            told(load, DESTROY_STREAM, load->driver.destroy_stream(slot->stream));
-            return false;
-        }
-        slot->buffer = memory;
-    }
-    return true;
-}
-
-/* Give a slot back, after the copy that may still use it. */
-static void close_slot(struct zse_load *load, struct slot *slot)
-{
-    told(load, SYNCHRONIZE, load->driver.synchronize(slot->stream));
-    told(load, DESTROY_STREAM, load->driver.destroy_stream(slot->stream));
-    if (!slot->area) {
-        told(load, FREE, load->driver.free(slot->buffer));
-        return;
-    }
-    told(load, UNPIN, load->driver.unpin(slot->buffer));
-    munmap(slot->area, (size_t)(load->buffer_bytes + HUGE_PAGE));
-}
-
 /* --- copying ---------------------------------------------------------------------------------- */
 
 static void landed(struct zse_load *load, const struct zse_chunk *chunk)
@@ -253,21 +190,22 @@ static void landed(struct zse_load *load, const struct zse_chunk *chunk)
     }
 }
 
-static bool wait_for(struct zse_load *load, struct slot *slot)
+static bool wait_for(struct zse_load *load, struct zse_slot *slot)
 {
     const struct zse_chunk *chunk = slot->chunk;
     if (!chunk)
         return true;
     slot->chunk = NULL;
     const int64_t began = now();
-    if (!told(load, SYNCHRONIZE, load->driver.synchronize(slot->stream)))
+    if (!told(load, of(ZSE_SYNCHRONIZE, load->driver.synchronize(slot->stream))))
         return false;
     atomic_fetch_add(&load->counters.copy_nanoseconds, now() - began);
     landed(load, chunk);
     return true;
 }
 
-static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk, struct slot *slot)
+static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk,
+                       struct zse_slot *slot)
 {
     const int64_t began = now();
     const bool is_read = read_chunk(load, chunk, slot->buffer);
@@ -276,7 +214,7 @@ static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk, str
         return false;
     const uint64_t to = load->block + (uint64_t)chunk->destination;
     const int code = load->driver.copy(to, slot->buffer, (size_t)chunk->length, slot->stream);
-    if (!told(load, COPY, code))
+    if (!told(load, of(ZSE_COPY, code)))
         return false;
     slot->chunk = chunk;
     return true;
@@ -284,7 +222,7 @@ static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk, str
 
 /* Copy chunks until there are none; buffers are pinned when they are first needed. Returns how
  * many there are. */
-static int32_t copy_all(struct zse_load *load, struct slot *slots)
+static int32_t copy_all(struct zse_load *load, struct zse_slot **slots)
 {
     int32_t opened = 0, turn = 0;
     while (!is_stopped(load)) {
@@ -293,19 +231,20 @@ static int32_t copy_all(struct zse_load *load, struct slot *slots)
             break;
         if (opened < load->buffers_per_thread) {
             const int64_t began = now();
-            if (!open_slot(load, &slots[opened]))
+            if (!told(load, zse_slot_open(&load->driver, load->kept, load->buffer_bytes,
+                                          &slots[opened])))
                 return opened;
             atomic_fetch_add(&load->counters.pin_nanoseconds, now() - began);
             turn = opened++;
         } else {
             turn = (turn + 1) % load->buffers_per_thread;
         }
-        if (!wait_for(load, &slots[turn]) || !copy_chunk(load, &load->chunks[index], &slots[turn]))
+        if (!wait_for(load, slots[turn]) || !copy_chunk(load, &load->chunks[index], slots[turn]))
             return opened;
     }
     for (int32_t i = 0; i < opened && !is_stopped(load); i++) {
         turn = (turn + 1) % opened;
-        wait_for(load, &slots[turn]);
+        wait_for(load, slots[turn]);
     }
     return opened;
 }
@@ -313,10 +252,10 @@ static int32_t copy_all(struct zse_load *load, struct slot *slots)
 static void *run(void *argument)
 {
     struct zse_load *load = argument;
-    struct slot *slots = calloc((size_t)load->buffers_per_thread, sizeof *slots);
+    struct zse_slot **slots = calloc((size_t)load->buffers_per_thread, sizeof *slots);
     if (!slots) {
         fail(load, ZSE_NO_MEMORY, ENOMEM, 0);
-    } else if (told(load, SET_CURRENT, load->driver.set_current(load->driver.context))) {
+    } else if (told(load, of(ZSE_SET_CURRENT, load->driver.set_current(load->driver.context)))) {
         const int32_t opened = copy_all(load, slots);
         /* Before the buffers are freed, which takes a while; the last thread's time stays. */
         int64_t last = atomic_load(&load->counters.last_landed_nanoseconds);
@@ -325,7 +264,7 @@ static void *run(void *argument)
                !atomic_compare_exchange_weak(&load->counters.last_landed_nanoseconds, &last, time))
             ;
         for (int32_t i = 0; i < opened; i++)
-            close_slot(load, &slots[i]);
+            told(load, zse_slot_close(&load->driver, is_stopped(load) ? NULL : load->kept, slots[i]));
     }
     free(slots);
     pthread_mutex_lock(&load->lock);
@@ -343,6 +282,7 @@ static struct zse_load *new_load(const struct zse_order *order)
     if (!load)
         return NULL;
     load->driver = *order->driver;
+    load->kept = order->kept;
     load->file = *order->file;
     load->num_chunks = order->num_chunks;
     load->num_groups = order->num_groups;

@@ -27,6 +27,15 @@ struct zse_driver {
     void *context;
 };
 
+/* Pinned buffers and streams that loads leave to the next one: making them, and giving them back,
+ * takes longer than a small load does. At most so many bytes are kept; NULL without memory. */
+struct zse_kept;
+ZSE_EXPORT struct zse_kept *zse_keep(const struct zse_driver *driver, int64_t most_bytes);
+/* Bytes of the buffers that wait for a load. */
+ZSE_EXPORT int64_t zse_kept_bytes(struct zse_kept *kept);
+/* Give all of them back; no load may use them any more. Returns the first code of the driver. */
+ZSE_EXPORT int32_t zse_drop(struct zse_kept *kept);
+
 struct zse_file {
     int32_t fd;
     int32_t direct_fd;  /* opened with O_DIRECT; -1 where nothing is read past the page cache */
@@ -93,6 +102,7 @@ struct zse_order {
     int64_t buffer_bytes;
     int32_t num_threads;
     int32_t buffers_per_thread;
+    struct zse_kept *kept; /* buffers that outlive a load; NULL where none do */
 };
 
 struct zse_load;

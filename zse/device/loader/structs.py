@@ -87,6 +87,7 @@ class Order(Structure):
         ("buffer_bytes", c_int64),
         ("num_threads", c_int32),
         ("buffers_per_thread", c_int32),
+        ("kept", c_void_p),
     ]
 
 

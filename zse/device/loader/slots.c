@@ -1,0 +1,178 @@
+/* Slots: made when a thread first needs one, and given back, or kept for the next load. */
+#define _GNU_SOURCE
+#include "slots.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE (INT64_C(2) << 20)
+#define STREAM_NON_BLOCKING 1
+#define PORTABLE 1
+#define NO_MEMORY 2 /* CUDA_ERROR_OUT_OF_MEMORY */
+
+struct zse_kept {
+    struct zse_driver driver;
+    pthread_mutex_t lock;
+    struct zse_slot *first;
+    int64_t bytes;
+    int64_t most_bytes;
+};
+
+static const struct zse_outcome well = {ZSE_SET_CURRENT, 0};
+
+/* --- kept ------------------------------------------------------------------------------------- */
+
+struct zse_kept *zse_keep(const struct zse_driver *driver, int64_t most_bytes)
+{
+    struct zse_kept *kept = calloc(1, sizeof *kept);
+    if (!kept)
+        return NULL;
+    kept->driver = *driver;
+    kept->most_bytes = most_bytes;
+    pthread_mutex_init(&kept->lock, NULL);
+    return kept;
+}
+
+int64_t zse_kept_bytes(struct zse_kept *kept)
+{
+    pthread_mutex_lock(&kept->lock);
+    const int64_t found = kept->bytes;
+    pthread_mutex_unlock(&kept->lock);
+    return found;
+}
+
+/* The shortest one that is long enough; NULL where there is none. */
+static struct zse_slot *take(struct zse_kept *kept, int64_t length)
+{
+    struct zse_slot **best = NULL, *found = NULL;
+    pthread_mutex_lock(&kept->lock);
+    for (struct zse_slot **at = &kept->first; *at; at = &(*at)->next)
+        if ((*at)->length >= length && (!best || (*at)->length < (*best)->length))
+            best = at;
+    if (best) {
+        found = *best;
+        *best = found->next;
+        kept->bytes -= found->length;
+    }
+    pthread_mutex_unlock(&kept->lock);
+    return found;
+}
+
+/* Keep a slot, in place of shorter ones where there is no room; return what is to be given back. */
+static struct zse_slot *put(struct zse_kept *kept, struct zse_slot *slot)
+{
+    struct zse_slot *out = slot;
+    pthread_mutex_lock(&kept->lock);
+    if (kept->bytes + slot->length <= kept->most_bytes) {
+        slot->next = kept->first;
+        kept->first = slot;
+        kept->bytes += slot->length;
+        out = NULL;
+    } else if (kept->first && kept->first->length < slot->length &&
+               kept->bytes - kept->first->length + slot->length <= kept->most_bytes) {
+        out = kept->first;
+        slot->next = out->next;
+        kept->first = slot;
+        kept->bytes += slot->length - out->length;
+    }
+    pthread_mutex_unlock(&kept->lock);
+    return out;
+}
+
+/* --- made, and given back --------------------------------------------------------------------- */
+
+/* Pinned memory in huge pages, which the driver registers thirty times faster than it makes its
+ * own; false where they are not worth it or cannot be had. */
+static bool pin_pages(const struct zse_driver *driver, struct zse_slot *slot)
+{
+    const int64_t length = slot->length;
+    if (length < HUGE_PAGE)
+        return false;
+    char *area = mmap(NULL, (size_t)(length + HUGE_PAGE), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (area == MAP_FAILED)
+        return false;
+    char *start = (char *)(((uintptr_t)area + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    madvise(area, (size_t)(length + HUGE_PAGE), MADV_HUGEPAGE);
+    for (int64_t offset = 0; offset < length; offset += HUGE_PAGE)
+        *(volatile char *)(start + offset) = 0; /* makes the page */
+    if (driver->pin(start, (size_t)length, PORTABLE)) {
+        munmap(area, (size_t)(length + HUGE_PAGE));
+        return false;
+    }
+    slot->area = area;
+    slot->buffer = start;
+    return true;
+}
+
+struct zse_outcome zse_slot_open(const struct zse_driver *driver, struct zse_kept *kept,
+                                 int64_t length, struct zse_slot **out)
+{
+    void *memory = NULL;
+    struct zse_slot *slot = kept ? take(kept, length) : NULL;
+    *out = slot;
+    if (slot)
+        return well;
+    slot = calloc(1, sizeof *slot);
+    if (!slot)
+        return (struct zse_outcome){ZSE_ALLOCATE, NO_MEMORY};
+    slot->length = length;
+    const int code = driver->create_stream(&slot->stream, STREAM_NON_BLOCKING);
+    if (code) {
+        free(slot);
+        return (struct zse_outcome){ZSE_CREATE_STREAM, code};
+    }
+    if (!pin_pages(driver, slot)) {
+        const int failure = driver->allocate(&memory, (size_t)length, PORTABLE);
+        if (failure) {
+            driver->destroy_stream(slot->stream);
+            free(slot);
+            return (struct zse_outcome){ZSE_ALLOCATE, failure};
+        }
+        slot->buffer = memory;
+    }
+    *out = slot;
+    return well;
+}
+
+/* Give a slot back that nothing uses any more; the first code is the one that is told. */
+static struct zse_outcome give_back(const struct zse_driver *driver, struct zse_slot *slot,
+                                    struct zse_outcome so_far)
+{
+    const int destroyed = driver->destroy_stream(slot->stream);
+    const int freed = slot->area ? driver->unpin(slot->buffer) : driver->free(slot->buffer);
+    const enum zse_function freeing = slot->area ? ZSE_UNPIN : ZSE_FREE;
+    if (slot->area)
+        munmap(slot->area, (size_t)(slot->length + HUGE_PAGE));
+    free(slot);
+    if (so_far.code)
+        return so_far;
+    if (destroyed)
+        return (struct zse_outcome){ZSE_DESTROY_STREAM, destroyed};
+    return (struct zse_outcome){freeing, freed};
+}
+
+struct zse_outcome zse_slot_close(const struct zse_driver *driver, struct zse_kept *kept,
+                                  struct zse_slot *slot)
+{
+    const struct zse_outcome ended = {ZSE_SYNCHRONIZE, driver->synchronize(slot->stream)};
+    slot->chunk = NULL;
+    if (kept && !ended.code)
+        slot = put(kept, slot);
+    return slot ? give_back(driver, slot, ended) : ended;
+}
+
+int32_t zse_drop(struct zse_kept *kept)
+{
+    struct zse_outcome told = {ZSE_SET_CURRENT, kept->driver.set_current(kept->driver.context)};
+    while (kept->first) {
+        struct zse_slot *slot = kept->first;
+        kept->first = slot->next;
+        told = give_back(&kept->driver, slot, told);
+    }
+    pthread_mutex_destroy(&kept->lock);
+    free(kept);
+    return told.code;
+}
