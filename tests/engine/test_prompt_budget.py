@@ -20,9 +20,14 @@ def seen(plain: dict[int, float], token_seconds: float) -> PromptBudget:
     return budget
 
 
-def test_nothing_is_cut_before_anything_was_measured_or_where_nobody_waits() -> None:
-    assert PromptBudget(MOST).tokens_beside(9) == MOST
+def test_nothing_is_cut_where_nobody_waits() -> None:
+    assert PromptBudget(MOST).tokens_beside(0) == MOST
     assert seen({8: 0.002}, 2e-6).tokens_beside(0) == MOST
+
+
+def test_before_anything_was_measured_pieces_beside_answers_are_short() -> None:
+    assert PromptBudget(MOST).tokens_beside(9) == LEAST_TOKENS
+    assert PromptBudget(100).tokens_beside(9) == 100
 
 
 @pytest.mark.parametrize("rows", [1, 8, 100, 256])

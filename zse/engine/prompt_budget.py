@@ -20,9 +20,9 @@ STRETCH = 2.2
 """Times what a step without prompts takes that one with a piece of a prompt may take."""
 LEAST_SECONDS = 0.016
 """What it may take in any case: nobody sees it, and smaller pieces would make prompts slow."""
-LEAST_TOKENS = 2048
-"""Tokens of prompts in a step in any case: smaller pieces were measured, and made first tokens of a
-crowd wait longer than they made answers smoother."""
+LEAST_TOKENS = 1024
+"""Tokens of prompts in a step in any case: large GPUs read so many at nearly their full speed, and
+smaller pieces make first tokens of a crowd wait longer than they make answers smoother."""
 ROUNDED_TO = 64
 """A piece is a multiple of this, as tiles of queries are."""
 _NEWEST_WEIGHS = 0.25
@@ -79,8 +79,10 @@ class PromptBudget:
 
     def tokens_beside(self, num_rows: int) -> int:
         """Return how many tokens of prompts may be computed beside rows of answers."""
-        if not (num_rows and self._token_seconds):
+        if not num_rows:
             return self._most_tokens
+        if not self._token_seconds:
+            return min(self._most_tokens, LEAST_TOKENS)
         plain = self._plain_seconds(num_rows)
         allowed = max(plain * STRETCH, LEAST_SECONDS) - plain
         tokens = int(allowed / self._token_seconds) // ROUNDED_TO * ROUNDED_TO
