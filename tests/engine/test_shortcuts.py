@@ -25,6 +25,8 @@ class Notes:
         self.texts: list[str] = [] if texts is None else texts
         self.num_taken = 0
         self.num_texts = 0
+        self.with_texts: set[int] = set()
+        self._unwritten: list[str] = []
         self._dice = random.Random(3)
         self.num_left = 0
         self.is_taking = asyncio.Event()
@@ -37,24 +39,37 @@ class Notes:
     def close(self):
         self.is_open = False
 
+    def begin_texts(self, index):
+        self.with_texts.add(index)
+
+    def end_texts(self, index):
+        self.with_texts.discard(index)
+
     def take_text(self, index, text, now):
-        if not self.is_open or self._fails_at >= 0 or self._dice.random() < 0.3:
-            return None
+        is_wanted = index in self.with_texts and self._fails_at < 0
+        if not self.is_open or not is_wanted or self._dice.random() < 0.3:
+            return False
         self.num_texts += 1
         self._loop.call_soon_threadsafe(self.is_taking.set)
-        return lambda: self.texts.append(json.loads(text))
+        self._unwritten.append(json.loads(text))
+        return True
 
     def take(self, deltas, *, has_time):
         has_end = any(delta.finish_reason is not None for delta in deltas)
         self.is_open = self.is_open and has_time and not has_end
         if not self.is_open:
             self.num_left += len(deltas)
-            return None
+            return False
         if self.num_taken == self._fails_at:
             raise ValueError("no frame can be made of it")
         self.num_taken += 1
         self._loop.call_soon_threadsafe(self.is_taking.set)
-        return lambda: self.texts.extend(delta.text for delta in deltas)
+        self._unwritten.extend(delta.text for delta in deltas)
+        return True
+
+    def write(self):
+        self.texts.extend(self._unwritten)
+        self._unwritten.clear()
 
 
 def greedy(max_tokens=300):

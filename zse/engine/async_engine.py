@@ -324,7 +324,8 @@ class AsyncEngine:
     def _run(self) -> None:
         try:
             while not self._is_closed:
-                self._run_commands()
+                if not (self._core.has_work and self._commands.empty()):
+                    self._run_commands()
                 self._streams.deliver(self._core.step())
         except LoadCancelledError:  # closed while a step waited for weights
             self._streams.fail_all(lambda: ShuttingDownError("the model was closed"))

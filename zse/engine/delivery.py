@@ -34,6 +34,8 @@ _MOST_WITH_SHORTCUTS = 32
 """Answers in flight. So many take the engine's thread half a millisecond; more of them the loop
 writes, which is woken once for all, while the next step is computed."""
 
+_NO_SHORTCUTS: dict[str, Shortcut] = {}
+
 
 class Stream:
     """A request in flight. Its inbox belongs to the loop, the text to the engine's thread."""
@@ -85,6 +87,8 @@ class StreamsInFlight:
         self._cancel = cancel
         self._lone = LoneTokens(tokenizer)
         self._streams: dict[str, Stream] = {}
+        self._shortcuts: dict[str, Shortcut] = {}
+        """Of those streams that have one, by request."""
         self._doorbells: dict[asyncio.AbstractEventLoop, Doorbell] = {}
 
     def __len__(self) -> int:
@@ -112,11 +116,15 @@ class StreamsInFlight:
         return Stream(request, text, inbox, doorbell, shortcut)
 
     def add(self, stream: Stream) -> None:
-        self._streams[stream.request.request_id] = stream
+        request_id = stream.request.request_id
+        self._streams[request_id] = stream
+        if stream.shortcut is not None:
+            self._shortcuts[request_id] = stream.shortcut
 
     def remove(self, stream: Stream) -> None:
         """Bring a stream nothing more; its work, if it has not ended, is cancelled."""
         request_id = stream.request.request_id
+        self._shortcuts.pop(request_id, None)
         if self._streams.pop(request_id, None) is not None:
             self._cancel(request_id)
 
@@ -155,70 +163,79 @@ class StreamsInFlight:
         """Bring what a step made to who reads it.
 
         What is written here is written at once in the end: a client of many streams wakes once.
+        After a sleep all that a token touches is cold, so the way of most tokens is this short.
         """
         now = time.perf_counter()
-        has_time = self._has_time_to_write()
-        writes: list[Callable[[], None]] = []
+        has_time = len(self._streams) <= _MOST_WITH_SHORTCUTS
+        shortcuts = self._shortcuts if has_time else _NO_SHORTCUTS
+        lone = self._lone
+        taking: list[Shortcut] = []
         made: dict[Stream, list[Delta]] = {}
         for event in events:
-            stream = self._streams.get(event.request_id)
-            if stream is None:
-                continue  # cancelled while the step ran
+            shortcut = shortcuts.get(event.request_id)
             try:
-                if has_time and stream not in made:  # what follows a delta is one
-                    write = self._pass(stream, event, now)
-                    if write is not None:
-                        writes.append(write)
-                        continue
-                delta = stream.text.push(event)
+                if (
+                    shortcut is not None
+                    and event.finish_reason is None
+                    and (text := lone[event.token_id]) is not None  # type: ignore[index]
+                    and shortcut.take_text(event.index, text, now)
+                ):
+                    taking.append(shortcut)
+                else:
+                    self._make(event, made)
             except Exception as error:  # one request's text must not take the others down
                 logger.exception("request %s: its text could not be made", event.request_id)
-                self._give_up(stream, error)
-                continue
-            if delta is None:
-                continue
-            if delta.finish_reason is not None and event.finish_reason is None:
-                self._abort(event.request_id, event.index)  # a stop string
-            made.setdefault(stream, []).append(delta)
+                self._give_up(event.request_id, error)
         if made:
-            self._bring(made, writes, has_time=has_time)
-        for write in writes:
-            write()
+            self._bring(made, taking, has_time=has_time)
+        for shortcut in taking:
+            shortcut.write()
 
-    def _pass(self, stream: Stream, event: TokenEvent, now: float) -> Callable[[], None] | None:
-        """Have a token that is text by itself go past its inbox, and be no delta; if it can."""
-        index, token_id, shortcut = event.index, event.token_id, stream.shortcut
-        if shortcut is None or event.finish_reason is not None or index not in stream.text.plain:
-            return None
-        text = None if token_id is None else self._lone[token_id]
-        return None if text is None else shortcut.take_text(index, text, now)
+    def _make(self, event: TokenEvent, made: dict[Stream, list[Delta]]) -> None:
+        """Make the delta of a token, if it shows anything; what follows it is one, too."""
+        stream = self._streams.get(event.request_id)
+        if stream is None:
+            return  # cancelled while the step ran
+        if stream.shortcut is not None:
+            stream.shortcut.end_texts(event.index)
+        delta = stream.text.push(event)
+        if delta is None:
+            return
+        if delta.finish_reason is not None and event.finish_reason is None:
+            self._abort(event.request_id, event.index)  # a stop string
+        made.setdefault(stream, []).append(delta)
 
     def _bring(
-        self,
-        made: dict[Stream, list[Delta]],
-        writes: list[Callable[[], None]],
-        *,
-        has_time: bool,
+        self, made: dict[Stream, list[Delta]], taking: list[Shortcut], *, has_time: bool
     ) -> None:
-        """Have deltas go past the inboxes, adding what writes them, or put them there."""
+        """Have deltas go past the inboxes, adding to who takes them, or put them there."""
         letters: dict[Doorbell, list[Letter]] = {}
         for stream, deltas in made.items():
+            shortcut = stream.shortcut
             try:
-                write = stream.inbox.offer(deltas, has_time=has_time)
+                is_taken = shortcut is not None and shortcut.take(deltas, has_time=has_time)
             except Exception as error:  # one request's frames must not take the others down
                 logger.exception("the frames of an answer could not be made")
-                self._give_up(stream, error)
+                self._give_up(stream.request.request_id, error)
                 continue
-            if write is not None:
-                writes.append(write)
-            else:
+            if not is_taken:
                 own = [(stream.inbox, delta) for delta in deltas]
                 letters.setdefault(stream.doorbell, []).extend(own)
+            if shortcut is None:
+                continue
+            if is_taken:
+                taking.append(shortcut)
+            for delta in deltas:
+                if delta.index in stream.text.plain:
+                    shortcut.begin_texts(delta.index)
         for doorbell, batch in letters.items():
             self._ring(doorbell, batch)
 
-    def _give_up(self, stream: Stream, error: Exception) -> None:
-        self._abort(stream.request.request_id, None)
+    def _give_up(self, request_id: str, error: Exception) -> None:
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        self._abort(request_id, None)
         _fail(stream, EngineError(f"the answer has no text: {type(error).__name__}: {error}"))
 
     def _ring(self, doorbell: Doorbell, letters: list[Letter]) -> None:

@@ -47,8 +47,17 @@ class Shortcut(Protocol):
     def close(self) -> None:
         """Take none any more; in any thread."""
 
-    def take_text(self, index: int, text: bytes, now: float) -> Callable[[], None] | None:
-        """Take a token of a choice that adds text and nothing else; in the engine's thread.
+    def begin_texts(self, index: int) -> None:
+        """Have tokens of a choice be texts from now on, where there is a form for it.
+
+        In the engine's thread, as all that follows.
+        """
+
+    def end_texts(self, index: int) -> None:
+        """Have them be deltas again."""
+
+    def take_text(self, index: int, text: bytes, now: float) -> bool:
+        """Take a token of a choice that adds text and nothing else.
 
         Args:
             index: The choice.
@@ -56,16 +65,18 @@ class Shortcut(Protocol):
             now: When its step ended, on ``time.perf_counter``.
 
         Returns:
-            As ``take``; None where it must come as a delta, which the shortcut may yet take.
+            False where it must come as a delta, which the shortcut may yet take.
         """
 
-    def take(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
-        """Take the deltas of a step; in the engine's thread, which may have no time for it.
+    def take(self, deltas: Sequence[Delta], *, has_time: bool) -> bool:
+        """Take the deltas of a step, for which the engine's thread may have no time.
 
         Returns:
-            What writes them, to be called when those of others have been taken; None where they,
-            and what follows them, go through the inbox.
+            False where they, and what follows them, go through the inbox.
         """
+
+    def write(self) -> None:
+        """Write what was taken: behind all that a step made, whose streams it may be."""
 
 
 class Inbox:
@@ -114,16 +125,6 @@ class Inbox:
     def num_unread(self) -> int:
         """Tokens that nobody has taken yet, alternatives included."""
         return len(self._deltas) * self._tokens_each
-
-    def offer(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
-        """Have the deltas of a step go past this inbox; called by the engine's thread.
-
-        Returns:
-            What writes them; None where they are to be put here.
-        """
-        if self._shortcut is None:
-            return None
-        return self._shortcut.take(deltas, has_time=has_time)
 
     def close(self) -> None:
         """Let nothing go past this inbox until it has been read again."""

@@ -80,20 +80,26 @@ def around(_):
 
 def write_past(shortcut, text):
     """Have a shortcut write a text as the engine's thread does; return whether it was open."""
-    write = shortcut.take([Delta(0, text)], has_time=True)
-    if write is not None:
-        write()
-    return write is not None
+    is_taken = shortcut.take([Delta(0, text)], has_time=True)
+    if is_taken:
+        shortcut.write()
+    return is_taken
 
 
-def run_engine(inbox, doorbell, num_tokens, passed):
+def begin_texts(shortcut, *, num_choices=1):
+    """Open a shortcut for the texts of some choices."""
+    shortcut.open(0)
+    for index in range(num_choices):
+        shortcut.begin_texts(index)
+
+
+def run_engine(shortcut, inbox, doorbell, num_tokens, passed):
     """Make tokens as an engine's thread does; note which of them went past the inbox."""
     for number in range(num_tokens):
         delta = Delta(0, f"{number}\n", finish_reason="stop" if number == num_tokens - 1 else None)
-        write = inbox.offer([delta], has_time=True)
-        if write is not None:
+        if shortcut.take([delta], has_time=True):
             passed.append(number)
-            write()
+            shortcut.write()
         else:
             doorbell.ring([(inbox, delta)])
         if number % 4 == 0:
@@ -108,7 +114,7 @@ def test_tokens_stay_in_order_whoever_writes_them_and_whatever_is_written_betwee
         shortcut = Shortcut(sink, bytes_of)
         doorbell = Doorbell(asyncio.get_running_loop())
         inbox = open_inbox(shortcut)
-        args = (inbox, doorbell, 2000, passed)
+        args = (shortcut, inbox, doorbell, 2000, passed)
         thread = threading.Thread(target=run_engine, args=args)
 
         async def comment():
@@ -140,16 +146,19 @@ def test_a_text_that_comes_while_the_loop_writes_must_be_a_delta(serving):
     async def answer(sink, send, receive):
         shortcut = Shortcut(sink, bytes_of, around=around, count=counted.extend)
         await asyncio.sleep(0.01)
-        assert shortcut.take_text(0, b"too early", 1.0) is None
-        shortcut.open(0)
-        write = shortcut.take_text(0, b"first", 2.0)
-        shortcut.take_text(1, b"other", 3.0)
-        write()
+        assert sink.written_at == 0
+        shortcut.begin_texts(0)
+        assert not shortcut.take_text(0, b"too early", 1.0)
+        begin_texts(shortcut, num_choices=2)
+        assert shortcut.take_text(0, b"first", 2.0)
+        assert shortcut.take_text(1, b"other", 3.0)
+        shortcut.write()
         written_at = sink.written_at
-        shortcut.take([Delta(0, "delta")], has_time=True)()
-        shortcut.take_text(0, b"taken back", 4.0)
+        assert write_past(shortcut, "delta")
+        assert shortcut.take_text(0, b"taken back", 4.0)
         await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
-        assert shortcut.take_text(0, b"too late", 5.0) is None
+        assert not shortcut.take_text(0, b"too late", 5.0)
+        shortcut.write()
         shortcut.count()
         assert written_at == 3.0
 
@@ -164,13 +173,83 @@ def test_a_choice_without_a_frame_of_text_alone_has_none_until_there_is_one(serv
     async def answer(sink, send, receive):
         shortcut = Shortcut(sink, bytes_of, around=lambda _: frames.pop(0))
         await asyncio.sleep(0.01)
-        shortcut.open(0)
-        assert shortcut.take_text(0, b"text", 1.0) is None
+        begin_texts(shortcut)
+        assert not shortcut.take_text(0, b"text", 1.0)
         assert write_past(shortcut, "its beginning, ")  # it is as open as before
         for _ in range(40):
-            shortcut.take_text(0, b"x", 2.0)()
+            assert shortcut.take_text(0, b"x", 2.0)
+            shortcut.write()
 
     assert unchunk(talk(serving, answer)) == b"its beginning, " + b"<x>" * 40
+
+
+def test_only_choices_whose_tokens_may_be_texts_have_any_and_no_longer_than_they_may(serving):
+    asked = []
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of, around=lambda i: asked.append(i) or around(i))
+        await asyncio.sleep(0.01)
+        shortcut.open(0)
+        assert not shortcut.take_text(1, b"of a choice that is none", 1.0)
+        shortcut.begin_texts(1)
+        assert shortcut.take_text(1, b"one", 1.0)
+        shortcut.end_texts(1)
+        assert not shortcut.take_text(1, b"half a character", 1.0)
+        shortcut.begin_texts(1)
+        assert shortcut.take_text(1, b"two", 1.0)
+        shortcut.write()
+
+    assert unchunk(talk(serving, answer)) == b"<one><two>"
+    assert asked == [1]
+
+
+def test_chunks_say_how_long_they_are_whatever_the_length_of_the_text(serving):
+    lengths = [*range(1, 130), 4096, 3, 20_000]
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of, around=around)
+        await asyncio.sleep(0.01)
+        begin_texts(shortcut)
+        for length in lengths:
+            assert shortcut.take_text(0, b"x" * length, 1.0)
+        shortcut.write()
+
+    assert unchunk(talk(serving, answer)) == b"".join(b"<%b>" % (b"x" * n) for n in lengths)
+
+
+def test_a_write_that_took_a_part_closes_the_way_and_the_loop_writes_the_rest_in_order(
+    serving, monkeypatch
+):
+    """However few bytes a socket takes, and whatever the engine makes meanwhile."""
+    dice = random.Random(11)
+    write = os.write
+    passed = []
+
+    def write_little(descriptor, data):
+        if threading.current_thread() is threading.main_thread() or len(data) < 2:
+            return write(descriptor, data)
+        if dice.random() < 0.2:
+            raise BlockingIOError
+        return write(descriptor, data[: dice.randrange(1, len(data) + 1)])
+
+    monkeypatch.setattr("zse.serve.http.shortcut.os.write", write_little)
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of)
+        doorbell = Doorbell(asyncio.get_running_loop())
+        inbox = open_inbox(shortcut)
+        args = (shortcut, inbox, doorbell, 500, passed)
+        thread = threading.Thread(target=run_engine, args=args)
+        thread.start()
+        is_last = False
+        while not is_last:
+            delta = await inbox.get()
+            is_last = delta.finish_reason is not None
+            assert sink.take(delta.text.encode(), waits=False)
+        thread.join()
+
+    assert unchunk(talk(serving, answer)) == b"".join(b"%d\n" % i for i in range(500))
+    assert 10 < len(passed) < 500
 
 
 def test_what_a_full_socket_does_not_take_is_the_loops_and_nothing_is_lost(serving):
@@ -214,7 +293,7 @@ def test_a_shortcut_is_not_opened_while_a_letter_is_under_way(serving):
             assert sink.take((await inbox.get()).text.encode(), waits=False)
         shortcut.open(2)
         assert write_past(shortcut, "third")
-        assert inbox.offer([Delta(0, "", finish_reason="stop")], has_time=True) is None
+        assert not shortcut.take([Delta(0, "", finish_reason="stop")], has_time=True)
         assert not write_past(shortcut, "another choice")  # it was closed by an end
 
     assert unchunk(talk(serving, answer)) == b"firstsecondthird"
@@ -225,7 +304,7 @@ def test_a_shortcut_is_closed_where_the_engines_thread_has_no_time(serving):
         shortcut = Shortcut(sink, bytes_of)
         await asyncio.sleep(0.01)
         shortcut.open(0)
-        assert shortcut.take([Delta(0, "by the loop")], has_time=False) is None
+        assert not shortcut.take([Delta(0, "by the loop")], has_time=False)
         assert not write_past(shortcut, "later, and so by the loop")
         assert sink.take(b"both", waits=False)
         shortcut.open(2)
@@ -239,9 +318,9 @@ def test_what_was_taken_and_not_written_when_the_loop_writes_goes_first_and_once
         shortcut = Shortcut(sink, bytes_of)
         await asyncio.sleep(0.01)
         shortcut.open(0)
-        write = shortcut.take([Delta(0, "taken")], has_time=True)
+        assert shortcut.take([Delta(0, "taken")], has_time=True)
         await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
-        write()
+        shortcut.write()
 
     assert unchunk(talk(serving, answer)) == b"taken" + COMMENT
 

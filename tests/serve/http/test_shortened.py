@@ -62,11 +62,13 @@ class Passing:
     def _text_past(self, shortcut, delta):
         is_plain = delta.text and not delta.logprobs and delta.finish_reason is None
         if not is_plain or len(delta.token_ids) != 1:
-            return None
+            return False
         text = msgspec.json.encode(delta.text)
-        write = shortcut.take_text(delta.index, text, time.perf_counter())
-        self.num_texts += write is not None
-        return write
+        shortcut.begin_texts(delta.index)
+        is_taken = shortcut.take_text(delta.index, text, time.perf_counter())
+        shortcut.end_texts(delta.index)
+        self.num_texts += is_taken
+        return is_taken
 
     def __getattr__(self, name):
         return getattr(self._engine, name)
@@ -77,10 +79,9 @@ class Passing:
             await asyncio.sleep(0.001)  # what was written is out
             if shortcut is not None and is_second:
                 shortcut.open(num_yielded)
-                write = self._text_past(shortcut, delta)
-                write = write or shortcut.take([delta], has_time=True)
-                if write is not None:
-                    write()
+                is_text = self._text_past(shortcut, delta)
+                if is_text or shortcut.take([delta], has_time=True):
+                    shortcut.write()
                     self.num_passed += 1
                     is_second = False
                     continue

@@ -56,8 +56,6 @@ class Exchange:
         self.default_headers: list[tuple[bytes, bytes]] = []
         self.has_begun = False
         """Whether the head of the answer is out."""
-        self.written_at = 0.0
-        """When a borrower wrote last, on ``time.perf_counter``."""
         self.num_held = 0
         """Bytes of the body that the application has not asked for."""
         self._connection = connection
@@ -73,8 +71,14 @@ class Exchange:
         self._awaits_continue = head.awaits_continue
         self._is_chunked = False
         self._has_body = True
+        self._borrower: Shortcut | None = None
         self._num_left: int | None = None
         """Bytes of an answer of known length that are not written yet."""
+
+    @property
+    def written_at(self) -> float:
+        """When whoever borrowed last wrote last, on ``time.perf_counter``; 0 when never."""
+        return 0.0 if self._borrower is None else self._borrower.written_at
 
     # --- called by the connection ---------------------------------------------------------------
 
@@ -161,6 +165,7 @@ class Exchange:
         """Lend the connection to another thread for chunks of a stream; as ``Connection.lend``."""
         if not self._is_chunked or self._is_over:
             return None
+        self._borrower = borrower
         return self._connection.lend(borrower)
 
     def take_back(self) -> None:

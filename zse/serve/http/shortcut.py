@@ -25,6 +25,28 @@ if TYPE_CHECKING:
 
 _COUNTED_TOGETHER = 32
 """Tokens that are told of at once: what counts them is then found in the caches."""
+_MOST_BEGINNINGS = 64
+"""Of a choice's chunks, by the length of the text: those of a token are short."""
+
+
+class _TextForm:
+    """What stands around a text in the chunks of one choice."""
+
+    __slots__ = ("_before", "_length", "beginnings", "end")
+
+    def __init__(self, before: bytes, behind: bytes) -> None:
+        self._before = before
+        self._length = len(before) + len(behind)
+        self.beginnings: dict[int, bytes] = {}
+        """By the length of the text, which the size of the chunk is made of."""
+        self.end = behind + b"\r\n"
+
+    def beginning(self, num_bytes: int) -> bytes:
+        """Return what stands before a text of so many bytes, where it was never asked for."""
+        made = b"%x\r\n%b" % (self._length + num_bytes, self._before)
+        if len(self.beginnings) < _MOST_BEGINNINGS:
+            self.beginnings[num_bytes] = made
+        return made
 
 
 class Shortcut:
@@ -32,7 +54,8 @@ class Shortcut:
 
     Most tokens add text and nothing else. Of these there are no deltas: what stands around the text
     in the frames of a choice is asked for once, and a token is its JSON text between the two. A
-    token that comes after a sleep finds the caches cold, so what counts is how little it touches.
+    token that comes after a sleep finds the caches cold, so what counts is how little it touches:
+    this object, the form of its choice and a lock.
 
     Args:
         sink: Lends the connection.
@@ -42,6 +65,11 @@ class Shortcut:
             adds text alone; None while there is no such frame. Called by the engine's thread, too.
         count: Told when tokens came that became no delta, some at once; likewise.
     """
+
+    __slots__ = (
+        *("_around", "_count", "_descriptor", "_forms", "_frames_of", "_lock", "_loop"),
+        *("_num_left", "_plain", "_rest", "_sink", "_uncounted", "written_at"),
+    )
 
     def __init__(
         self,
@@ -55,8 +83,10 @@ class Shortcut:
         self._frames_of = frames_of
         self._around = around
         self._count = count
-        self._arounds: dict[int, tuple[bytes, bytes, int]] = {}
-        """Of each choice, what ends the chunk included, with the length of the frame's parts."""
+        self._plain: dict[int, _TextForm | None] = {}
+        """Choices whose tokens may be texts, and what stands around them where that is known."""
+        self._forms: dict[int, _TextForm] = {}
+        """Of all choices that were asked for; of those that are plain, they are found there."""
         self._uncounted: list[float] = []
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -66,6 +96,8 @@ class Shortcut:
         """What was taken and is not written; while it is open, not for long."""
         self._num_left = 0
         """Deltas that went to the inbox."""
+        self.written_at = 0.0
+        """When something was taken last, on ``time.perf_counter``."""
 
     # --- called in the loop ---------------------------------------------------------------------
 
@@ -101,38 +133,47 @@ class Shortcut:
 
     # --- called by the engine's thread ----------------------------------------------------------
 
-    def take_text(self, index: int, text: bytes, now: float) -> Callable[[], None] | None:
-        """Make the frame of a token of a choice that adds a JSON text; return what writes it.
+    def begin_texts(self, index: int) -> None:
+        """Have tokens of a choice be texts from now on, where there is a form for it."""
+        self._plain[index] = self._forms.get(index)
 
-        None where it must be a delta. That closes nothing: the delta may be taken yet.
+    def end_texts(self, index: int) -> None:
+        """Have them be deltas again."""
+        self._plain.pop(index, None)
+
+    def take_text(self, index: int, text: bytes, now: float) -> bool:
+        """Make the chunk of a token of a choice that adds a JSON text, for ``write``.
+
+        False where it must be a delta. That closes nothing: the delta may be taken yet.
         """
-        around = self._arounds.get(index) or self._found_around(index)
-        if around is None:
-            return None
-        before, behind, length = around
-        chunk = b"%x\r\n%b%b%b" % (length + len(text), before, text, behind)
+        form = self._plain.get(index) or self._found_form(index)
+        if form is None:
+            return False
+        num_bytes = len(text)
+        chunk = (form.beginnings.get(num_bytes) or form.beginning(num_bytes)) + text + form.end
         with self._lock:
             if self._descriptor is None:
-                return None
+                return False
             self._rest += chunk
-            self._sink.written_at = now
+            self.written_at = now
             self._uncounted.append(now)
             if len(self._uncounted) >= _COUNTED_TOGETHER:
                 self._tell()
-            return self._write
+            return True
 
-    def _found_around(self, index: int) -> tuple[bytes, bytes, int] | None:
-        found = None if self._around is None else self._around(index)
-        if found is None:
+    def _found_form(self, index: int) -> _TextForm | None:
+        if index not in self._plain or self._around is None or self._descriptor is None:
             return None
-        before, behind = found
-        around = self._arounds[index] = before, behind + b"\r\n", len(before) + len(behind)
-        return around
+        around = self._around(index)
+        if around is None:
+            return None
+        form = self._forms[index] = self._plain[index] = _TextForm(*around)
+        return form
 
-    def take(self, deltas: Sequence[Delta], *, has_time: bool) -> Callable[[], None] | None:
-        """Make the frames of a step's deltas; return what writes them, which is to be called soon.
+    def take(self, deltas: Sequence[Delta], *, has_time: bool) -> bool:
+        """Make the frames of a step's deltas, for ``write``.
 
-        None where they must go through the inbox. The end of a choice is told there: after it, and
+        False where they must go through the inbox. The end of a choice is told there: after it, and
         after all that goes there, it is closed.
         """
         with self._lock:
@@ -143,14 +184,14 @@ class Shortcut:
             if not is_open:
                 self._descriptor = None
                 self._num_left += len(deltas)
-                return None
+                return False
             self._tell()
             if frames := self._frames_of(deltas):
                 self._rest += as_chunk(frames)
-                self._sink.written_at = time.perf_counter()
-            return self._write
+                self.written_at = time.perf_counter()
+            return True
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write what was taken, unless the loop has taken it back."""
         with self._lock:
             descriptor, rest = self._descriptor, self._rest
@@ -160,8 +201,10 @@ class Shortcut:
                 num_written = os.write(descriptor, rest)
             except OSError:  # full, or broken: the loop finds out which
                 num_written = 0
+            if num_written == len(rest):
+                self._rest = b""
+                return
             self._rest = rest[num_written:]
-            if self._rest:
-                self._descriptor = None
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads
-                    self._loop.call_soon_threadsafe(self._sink.take_back)
+            self._descriptor = None
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads
+                self._loop.call_soon_threadsafe(self._sink.take_back)

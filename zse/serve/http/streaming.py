@@ -82,8 +82,9 @@ async def _disconnected(receive: Receive) -> None:
 class FrameSink(Protocol):
     """Where frames may go past the wrappers, once they have seen the head of the answer."""
 
-    written_at: float
-    """When a frame was written by whom it is lent to, on ``time.perf_counter``."""
+    @property
+    def written_at(self) -> float:
+        """When a frame was written by whom it is lent to, on ``time.perf_counter``."""
 
     def take(self, frame: bytes, *, waits: bool) -> bool:
         """Write a frame, or let it wait for others of this tick of the loop.
