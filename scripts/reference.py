@@ -50,8 +50,9 @@ def helps_below(context: typer.Context) -> list[str]:
 
 
 def settings_page() -> str:
-    sources = "`zse/options.py`, `zse/server_options.py` and `zse/settings.py`"
-    lines = ["# Settings", "", f"Generated from {sources}.", ""]
+    names = ("options", "server_options", "server_groups")
+    sources = ", ".join(f"`zse/{name}.py`" for name in names)
+    lines = ["# Settings", "", f"Generated from {sources} and `zse/settings.py`.", ""]
     lines += [
         "A flag wins over a variable, a variable over `zse.toml` of the current folder, that over "
         "`~/.config/zse/zse.toml`; the [guide](../guides/serve.md#settings) tells more.",

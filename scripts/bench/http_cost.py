@@ -5,10 +5,11 @@
 The engine is scripted: a token for every stream each 20 ms, as a GPU would make them, and no other
 work (``paced_server.py``). What is counted is the CPU time of all threads of the server process,
 user and system, between two moments within the streams, by the tokens that came meanwhile. That
-includes the engine's own sleep and waking up, which the last column has alone. The two before it
-are floors, in turns with the servers: a thread that sleeps as long and writes the same bytes to as
-many sockets, in Python (``bare_server.py``), and in C (``bare_server.c``), which is what the kernel
-takes for the two calls.
+includes the scripted engine's own sleep, waking up and list of events, which no server pays whose
+engine computes: the column "pacing" has them alone, in a process that does nothing else, in turns
+with the servers, and "server" is what is left without them. Two columns are floors, in turns, too:
+a thread that sleeps as long and writes the same bytes to as many sockets, in Python
+(``bare_server.py``), and in C (``bare_server.c``): what the kernel takes for the two calls.
 With ``--against`` a second tree of the project (a git worktree) is measured in turns with this one,
 so that what else the machine does meets both. It only ever adds to what is counted, so the least of
 the rounds counts. Prints a table, and one JSON object as the last line.
@@ -37,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(__file__).with_name("paced_server.py")
 BARE_SERVER = Path(__file__).with_name("bare_server.py")
 BARE_SOURCE = Path(__file__).with_name("bare_server.c")
-FLOOR, FLOOR_IN_C = "floor", "in C"
+FLOOR, FLOOR_IN_C, PACING = "floor", "in C", "pacing"
 WARM_SECONDS = 1.0
 SETTLE_SECONDS = 4.0
 """Behind its start the server imports the library of its metrics."""
@@ -53,22 +54,17 @@ def main() -> None:
     options = parser.parse_args()
     trees = {"this": ROOT} | ({"other": options.against.resolve()} if options.against else {})
     found = measure(options, trees)
-    pacing = {
-        number: min(cost_of_pacing(number, options.seconds) for _ in range(options.rounds))
-        for number in options.streams
-    }
-    print_table(found, pacing)
+    print_table(found)
     facts = {"subject": "http_cost", "rounds": options.rounds, "seconds": options.seconds}
     costs = {
         f"{name}_us_per_token": {str(n): round(v, 1) for n, v in of.items()}
         for name, of in found.items()
     }
-    alone = {"pacing_us_per_token": {str(n): round(v, 1) for n, v in pacing.items()}}
-    print(json.dumps({**facts, **machine_facts(), **costs, **alone}))
+    print(json.dumps({**facts, **machine_facts(), **costs}))
 
 
 def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, dict[int, float]]:
-    """Return the microseconds a token, by tree and number of streams; the floor comes last."""
+    """Return the microseconds a token, by tree and number of streams; floors and pacing last."""
     with contextlib.ExitStack() as stack:
         servers = {
             name: stack.enter_context(serving([sys.executable, str(SERVER)], of))
@@ -79,13 +75,14 @@ def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, di
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers[FLOOR_IN_C] = stack.enter_context(serving(bare_server_in_c(folder), ROOT))
         costs: dict[str, dict[int, list[float]]] = {
-            name: {number: [] for number in options.streams} for name in servers
+            name: {number: [] for number in options.streams} for name in [*servers, PACING]
         }
         for _ in range(options.rounds):
             for number in options.streams:
                 for name, (process, port) in servers.items():
                     cost = asyncio.run(cost_of(process.pid, port, number, options.seconds))
                     costs[name][number].append(cost)
+                costs[PACING][number].append(cost_of_pacing(number, options.seconds))
     return {name: {number: min(each) for number, each in of.items()} for name, of in costs.items()}
 
 
@@ -110,16 +107,15 @@ def cost_of_pacing(num_streams: int, seconds: float) -> float:
     return float(told.stdout)
 
 
-def print_table(found: dict[str, dict[int, float]], pacing: dict[int, float]) -> None:
-    print("CPU microseconds a streamed token, paced at 20 ms")
-    print(
-        f"{'streams':>8}" + "".join(f"{name:>10}" for name in found) + f"{'ratio':>8}{'pacing':>10}"
-    )
-    for number, alone in pacing.items():
+def print_table(found: dict[str, dict[int, float]]) -> None:
+    print("CPU microseconds a streamed token, paced at 20 ms; server is this without pacing")
+    names = [*found, "ratio", "server"]
+    print(f"{'streams':>8}" + "".join(f"{name:>10}" for name in names))
+    for number in next(iter(found.values())):
         cells = [of[number] for of in found.values()]
-        ratio = f"{cells[0] / cells[1]:8.2f}"  # to the other tree, or to the floor
+        ratio = f"{cells[0] / cells[1]:10.2f}"  # to the other tree, or to the floor
         row = "".join(f"{cell:10.1f}" for cell in cells)
-        print(f"{number:>8}{row}{ratio}{alone:10.1f}")
+        print(f"{number:>8}{row}{ratio}{cells[0] - found[PACING][number]:10.1f}")
 
 
 @contextlib.contextmanager
