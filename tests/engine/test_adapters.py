@@ -72,10 +72,10 @@ def answers(llm: LLM, prompts: list[tuple[list[int], str | None]]) -> list[list[
     streams = [llm._open(prompt, GREEDY, None, lora) for prompt, lora in prompts]
     for stream in streams:
         while not stream.text.is_finished:
-            llm._step(stream)
+            llm._streams.step(stream)
     found = [[t for delta in stream.deltas for t in delta.token_ids] for stream in streams]
     for stream in streams:
-        llm._forget(stream)
+        llm._streams.forget(stream)
     return found
 
 
@@ -120,16 +120,16 @@ def test_what_runs_ends_with_the_adapter_that_was_removed_meanwhile(llm: LLM) ->
     expected = answers(llm, [(PROMPT, "one")])[0]
     llm._model.core.cache.flush()
     stream = llm._open(PROMPT, GREEDY, None, "one")
-    llm._step(stream)
-    llm._step(stream)
+    llm._streams.step(stream)
+    llm._streams.step(stream)
     handle = weakref.ref(llm.adapters.remove("one").handle)
     with pytest.raises(ModelNotFoundError, match="no adapter 'one'"):
         llm.generate([PROMPT], GREEDY, lora="one")
     while not stream.text.is_finished:
-        llm._step(stream)
+        llm._streams.step(stream)
     assert [t for delta in stream.deltas for t in delta.token_ids] == expected
     assert handle() is not None
-    llm._forget(stream)
+    llm._streams.forget(stream)
     del stream
     llm.generate([PROMPT], GREEDY)  # the step before it is let go of
     gc.collect()

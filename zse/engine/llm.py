@@ -10,19 +10,15 @@ step and share batches.
 from __future__ import annotations
 
 import functools
-import itertools
-import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from zse.engine.admission import default_max_tokens
-from zse.engine.answers import RequestOutput, output_of
+from zse.engine.answers import output_of
 from zse.engine.grammars import Grammars
 from zse.engine.inputs import is_one_conversation, list_of_prompts, messages_of
 from zse.engine.loading import load_model
-from zse.engine.output import Delta, RequestText
-from zse.engine.request import Request, SamplingParams
-from zse.errors import UsageError
+from zse.engine.pulled import PulledStream, PulledStreams
+from zse.engine.request import SamplingParams
 from zse.options import LoadFields, load_options
 from zse.settings import load_settings
 from zse.text.dialect import detect_dialect
@@ -36,7 +32,9 @@ if TYPE_CHECKING:
 
     from zse.backends.types import DeviceUsed, LogitRows
     from zse.engine.adapters import Adapters
+    from zse.engine.answers import RequestOutput
     from zse.engine.inputs import Conversation, Message
+    from zse.engine.output import Delta
     from zse.engine.ranking import Ranked
     from zse.engine.reading import Pooling
     from zse.engine.stats import EngineStats
@@ -47,15 +45,6 @@ if TYPE_CHECKING:
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
     from zse.text.user_text import ControlTexts
-
-
-class _Stream:
-    """A request in flight and the deltas that its caller has not taken yet."""
-
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self.request = request
-        self.text = RequestText(tokenizer, request)
-        self.deltas: deque[Delta] = deque()
 
 
 class LLM:
@@ -92,10 +81,7 @@ class LLM:
             path, self._options, settings, progress=progress, num_adapters=len(loras or ())
         )
         self._grammars = Grammars(self._model.core, self._model.tokenizer)
-        self._streams: dict[str, _Stream] = {}
-        self._request_ids = itertools.count()
-        self._lock = threading.RLock()
-        self._is_closed = False
+        self._streams = PulledStreams(self._model)
         try:
             for name, folder in (loras or {}).items():
                 self.adapters.load(name, folder)
@@ -166,16 +152,16 @@ class LLM:
             InvalidParameterError: A parameter or token id is out of range.
             ContextLengthError: Prompt and completion exceed the context.
         """
-        streams: list[_Stream] = []
+        streams: list[PulledStream] = []
         try:
             for prompt in list_of_prompts(prompts):
                 streams.append(self._open(prompt, params, form, lora))  # noqa: PERF401 - all or none
             for stream in streams:
                 while not stream.text.is_finished:
-                    self._step(stream)
+                    self._streams.step(stream)
         finally:
             for stream in streams:
-                self._forget(stream)
+                self._streams.forget(stream)
         return [output_of(stream.request, stream.deltas) for stream in streams]
 
     def stream(
@@ -197,9 +183,9 @@ class LLM:
                 if stream.deltas:
                     yield stream.deltas.popleft()
                 else:
-                    self._step(stream)
+                    self._streams.step(stream)
         finally:
-            self._forget(stream)
+            self._streams.forget(stream)
 
     @overload  # a text is a sequence of texts too, but the first form that fits is taken
     def chat(  # type: ignore[overload-overlap]
@@ -288,8 +274,7 @@ class LLM:
             InvalidParameterError: The list is empty, or a token id is out of range.
             ContextLengthError: It is longer than the context.
         """
-        with self._lock:
-            self._refuse_when_closed()
+        with self._streams.held():
             adapter = None if lora is None else self.adapters.get(lora)
             return self._model.core.logits(token_ids, adapter)
 
@@ -317,8 +302,7 @@ class LLM:
         encode = functools.partial(self.tokenizer.encode, parse_special=False)
         items = [texts] if isinstance(texts, str) else texts
         prompts = [encode(item) if isinstance(item, str) else item for item in items]
-        with self._lock:
-            self._finish_streams()
+        with self._streams.ended():
             vectors = vectors_of_texts(self._model, prompts, pooling)
         return [unit(vector, dimensions) for vector in vectors]
 
@@ -348,8 +332,7 @@ class LLM:
         """
         from zse.engine.ranking import ranked
 
-        with self._lock:
-            self._finish_streams()
+        with self._streams.ended():
             found = ranked(self._model, query, documents, instruction, truncate=truncate)
         return found[:top_n]
 
@@ -358,10 +341,7 @@ class LLM:
 
     def close(self) -> None:
         """Give the device's memory back. May be called twice."""
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                self._model.close()
+        self._streams.close()
 
     def __enter__(self) -> Self:
         return self
@@ -383,55 +363,14 @@ class LLM:
         params: SamplingParams | None,
         form: GrammarSpec | None,
         lora: str | None,
-    ) -> _Stream:
+    ) -> PulledStream:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if params is None:
             limit = default_max_tokens(self.max_context - len(token_ids))
             params = SamplingParams(max_tokens=limit)
-        request_id = str(next(self._request_ids))
-        request = Request(
-            request_id=request_id,
-            prompt_token_ids=token_ids,
-            params=params,
-            adapter=None if lora is None else self.adapters.get(lora),
-            grammar=None if form is None else self._grammars.compile(form, params.n),
+        return self._streams.open(
+            token_ids,
+            params,
+            None if lora is None else self.adapters.get(lora),
+            None if form is None else self._grammars.compile(form, params.n),
         )
-        stream = _Stream(request, self.tokenizer)
-        with self._lock:
-            self._refuse_when_closed()
-            self._model.core.add_request(request)
-            self._streams[request_id] = stream
-        return stream
-
-    def _step(self, wanted: _Stream) -> None:
-        """Compute one step for everybody, unless another thread has just finished ``wanted``."""
-        with self._lock:
-            if wanted.text.is_finished:
-                return
-            self._refuse_when_closed()
-            self._advance()
-
-    def _advance(self) -> None:
-        for event in self._model.core.step():
-            stream = self._streams.get(event.request_id)
-            delta = stream.text.push(event) if stream is not None else None
-            if stream is None or delta is None:
-                continue
-            stream.deltas.append(delta)
-            if delta.finish_reason and not event.finish_reason:
-                self._model.core.abort(event.request_id, event.index)  # a stop string
-
-    def _finish_streams(self) -> None:
-        """Compute all that runs, before what drives the engine by itself."""
-        self._refuse_when_closed()
-        while self._streams and self._model.core.has_work:
-            self._advance()
-
-    def _refuse_when_closed(self) -> None:
-        if self._is_closed:
-            raise UsageError("the model is closed", hint="Make a new LLM.")
-
-    def _forget(self, stream: _Stream) -> None:
-        with self._lock:
-            self._streams.pop(stream.request.request_id, None)
-            self._model.core.abort(stream.request.request_id)
