@@ -25,7 +25,6 @@ checked behind its pending token. Where most are checked, the step in flight is 
 
 from __future__ import annotations
 
-import bisect
 from typing import TYPE_CHECKING
 
 from zse.backends.types import MAX_DRAFTS
@@ -33,6 +32,7 @@ from zse.engine.chunks import Room, ScheduledChunk
 from zse.engine.holding import Holding
 from zse.engine.line import WaitingLine
 from zse.engine.prompt_budget import PromptBudget
+from zse.engine.running import Running
 from zse.kv.table import BlockTable
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ class Scheduler:
         """Sequences that run at once from now on; what runs already is let end."""
         self.waiting = WaitingLine()
         """Sequences without blocks."""
-        self.running: list[Sequence] = []
-        """Sequences with blocks, highest rank first."""
-        self._priorities: dict[int, int] = {}
-        """Running sequences of each priority."""
+        self.running = Running()
         self.num_preemptions = 0
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
@@ -343,15 +340,13 @@ class Scheduler:
         sequence.num_computed = sequence.num_charged = table.num_reused_tokens
         self.waiting.take(sequence)
         self._charge(sequence, sequence.num_tokens)  # before the next turn is decided
-        priority = sequence.request.priority
-        self._priorities[priority] = self._priorities.get(priority, 0) + 1
         if sequence.cached_tokens is None:  # what it finds again after a preemption is its own
             sequence.cached_tokens = table.num_reused_tokens
             self.num_prefix_queries += sequence.num_tokens
             self.num_prefix_hits += table.num_reused_tokens
             if sequence.request.on_start is not None:
                 sequence.request.on_start()
-        bisect.insort(self.running, sequence, key=lambda other: (-other.rank[0], -other.rank[1]))
+        self.running.admit(sequence)
         return True
 
     @property
@@ -362,16 +357,14 @@ class Scheduler:
         """Admit those whose turn it is at the cost of running sequences that matter less."""
         while (urgent := self._urgent()) is not None:
             while not (self._has_slot and self._admit(urgent)):
-                victims = self._victims_of(urgent)
+                victims = self.running.victims_of(urgent)
                 if not victims:
                     return
                 self._preempt(victims[0])
 
     def _urgent(self) -> Sequence | None:
         """Return the first in line where it fits at others' cost, and only so."""
-        if not self.waiting or not self.running:
-            return None
-        if self.waiting.top_priority <= min(self._priorities):
+        if not self.waiting or not self.running.has_lower_than(self.waiting.top_priority):
             return None  # nearly always
         sequence = self._first_in_line()
         if sequence is None:
@@ -381,21 +374,12 @@ class Scheduler:
         most_tokens, fits = sequence.most_tokens, self._cache.fits
         if self._has_slot and num_needed <= num_available and fits(most_tokens):
             return None
-        tables = [table for one in self._victims_of(sequence) if (table := one.table) is not None]
+        victims = self.running.victims_of(sequence)
+        tables = [table for one in victims if (table := one.table) is not None]
         # What they share is counted for each of them, so this is at most too many.
         num_taken = sum(len(table.blocks) for table in tables)
         has_room = num_needed <= num_available + num_taken and fits(most_tokens, tables)
         return sequence if tables and has_room else None
-
-    def _victims_of(self, urgent: Sequence) -> list[Sequence]:
-        """Return the running sequences of lower rank and priority, the lowest rank first."""
-        victims: list[Sequence] = []
-        for running in reversed(self.running):
-            if running.rank > urgent.rank:
-                break
-            if running.request.priority < urgent.request.priority:
-                victims.append(running)
-        return victims
 
     def _charge(self, sequence: Sequence, num_computed: int) -> None:
         """Count tokens of a sequence as its tenant's share, once."""
@@ -406,14 +390,10 @@ class Scheduler:
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
         self._charge(sequence, sequence.num_computed)
-        priority = sequence.request.priority
-        self._priorities[priority] -= 1
-        if not self._priorities[priority]:
-            del self._priorities[priority]
         table, slot = sequence.table, sequence.slot
         sequence.table = None
         sequence.slot = -1
-        self.running.remove(sequence)
+        self.running.leave(sequence)
         self._holding.give_back(table, sequence.last_step, slot)
 
 
