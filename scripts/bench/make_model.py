@@ -30,7 +30,7 @@ from zse.format.layout import UNKNOWN_DIGEST, PlannedFile, plan_layout
 from zse.format.spec import CONTAINER
 from zse.models.builtin import builtin_checkpoint
 from zse.models.families import read_checkpoint
-from zse.models.storage import Storage
+from zse.models.storage import ATTENTIONS, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--like", choices=CONFIGS, required=True)
     parser.add_argument("--quant", choices=QUANTS, default="int4")
     parser.add_argument("--group-size", type=int, help="weights that share a scale")
+    parser.add_argument("--attention", choices=ATTENTIONS, default="auto")
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=min(16, os.cpu_count() or 1))
@@ -62,6 +63,7 @@ def main() -> None:
         like=options.like,
         quant=options.quant,
         group_size=options.group_size,
+        attention=options.attention,
         seed=options.seed,
         threads=options.threads,
         digest=not options.no_digest,
@@ -85,6 +87,7 @@ def make_model(
     like: str,
     quant: str,
     group_size: int | None = None,
+    attention: str = "auto",
     seed: int = 0,
     threads: int = 4,
     digest: bool = True,
@@ -94,7 +97,7 @@ def make_model(
     """Write the file; it appears under its name when it is whole. Return its size in bytes."""
     longest = {"max_position_embeddings": max_position} if max_position else {}
     config_json = {**CONFIGS[like], **longest}
-    storage = Storage(quantization=quant, group_size=group_size)
+    storage = Storage(quantization=quant, group_size=group_size, attention=attention)
     planned = plan_file(config_json, storage, seed, tokenizer or builtin_checkpoint("tiny"))
     layout = plan_layout(planned)
     draft = out.with_name(f"{out.name}.{os.getpid()}.partial")

@@ -66,5 +66,6 @@ def test_a_cache_of_four_bits_holds_three_and_a_half_times_the_context(on_gpu: b
 def test_seven_billion_weights_of_int4_take_what_was_measured_on_a_gpu() -> None:
     estimate = estimate_memory(SEVEN_BILLION, "int4", on_gpu=True)
     before_a_long_prompt = estimate.weights_bytes + estimate.kv_bytes + GPU_RUNTIME_BYTES
-    assert before_a_long_prompt == pytest.approx(5.2e9, rel=0.03)
+    wider_attention = 28 * 4608 * 3584 * (8 - 4.25) / 8  # it was INT4 when that was measured
+    assert before_a_long_prompt == pytest.approx(5.2e9 + wider_attention, rel=0.03)
     assert estimate.total_bytes - before_a_long_prompt < 576 << 20

@@ -66,7 +66,7 @@ runner.close()
 
 def planned(tensor: WeightSpec) -> PlannedTensor:
     schemes = {"norm": (Scheme.BF16, 0), "head": (Scheme.INT8, 0), "linear": (Scheme.INT4, 128)}
-    scheme, group_size = schemes[tensor.kind]
+    scheme, group_size = schemes["linear" if tensor.is_product else tensor.kind]
     return PlannedTensor(name=tensor.name, scheme=scheme, shape=tensor.shape, group_size=group_size)
 
 

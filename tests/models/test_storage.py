@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from zse.errors import UsageError
@@ -9,8 +11,8 @@ from zse.models.storage import Storage
 from zse.models.weights import Source, WeightKind, WeightSpec
 
 
-def make_source(kind: WeightKind, columns: int = 256) -> WeightSpec:
-    shape = (columns,) if kind in ("norm", "bias") else (64, columns)
+def make_source(kind: WeightKind, columns: int = 256, rows: int = 64) -> WeightSpec:
+    shape = (columns,) if kind in ("norm", "bias") else (rows, columns)
     return WeightSpec(
         name="a.weight", shape=shape, kind=kind, sources=(Source(name="a", shape=shape),)
     )
@@ -49,6 +51,35 @@ def test_linear_takes_the_largest_group_that_divides_it(
 def test_group_size_asked_for_is_an_upper_bound() -> None:
     options = Storage(quantization="int4", group_size=32)
     assert options.plan_tensor(make_source("linear")).group_size == 32
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "columns", "expected"),
+    [
+        ({}, 320, 256, (Scheme.INT8, 0)),
+        ({}, 512, 256, (Scheme.INT8, 0)),
+        ({}, 513, 256, (Scheme.INT4, 64)),
+        ({}, 513, 96, (Scheme.INT4, 32)),
+        ({}, 513, 80, (Scheme.INT8, 0)),
+        ({"attention": "same"}, 320, 256, (Scheme.INT4, 128)),
+        ({"attention": "int8"}, 1024, 256, (Scheme.INT8, 0)),
+        ({"group_size": 128}, 320, 256, (Scheme.INT4, 128)),
+        ({"group_size": 128, "attention": "int8"}, 320, 256, (Scheme.INT8, 0)),
+        ({"quantization": "nf4"}, 320, 256, (Scheme.NF4, 64)),
+        ({"quantization": "nf4", "attention": "int8"}, 320, 256, (Scheme.INT8, 0)),
+        ({"quantization": "bf16"}, 320, 256, (Scheme.BF16, 0)),
+    ],
+)
+def test_small_queries_keys_and_values_are_int8_beside_int4_that_nobody_cut(
+    options: dict[str, Any], rows: int, columns: int, expected: tuple[Scheme, int]
+) -> None:
+    planned = Storage(**options).plan_tensor(make_source("attention", columns, rows))
+    assert (planned.scheme, planned.group_size) == expected
+
+
+def test_chosen_int8_is_no_warning() -> None:
+    plan = [WeightGroup(name="layers.0", weights=(make_source("attention"), make_source("linear")))]
+    assert not Storage().count_int8_instead(plan).matrices
 
 
 @pytest.mark.parametrize(
@@ -102,6 +133,7 @@ def test_norms_and_biases_are_float32(kind: WeightKind, quantization: str) -> No
         {"quantization": "mxfp4", "group_size": 64},
         {"quantization": "nl4", "group_size": 64},
         {"lm_head": "int4"},
+        {"attention": "int4"},
     ],
 )
 def test_option_without_meaning_is_a_usage_error(bad: dict[str, object]) -> None:

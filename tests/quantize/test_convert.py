@@ -73,7 +73,7 @@ def test_file_holds_the_checkpoint(llama_folder: Path, tmp_path: Path, quantizat
         reader.verify()
         for name, weight in expected.items():
             assert relative_error(reader.tensor(name), weight) < TOLERANCE[quantization], name
-        assert reader.entry("layers.0.qkv.weight").scheme == quantization
+        assert reader.entry("layers.0.o.weight").scheme == quantization
         assert reader.entry("layers.0.attn_norm.weight").scheme is Scheme.FP32
         assert reader.header.architecture == "llama"
     assert report.size_bytes == out.stat().st_size
@@ -151,6 +151,7 @@ def test_provenance_has_options_and_no_path(llama_folder: Path, tmp_path: Path) 
     assert provenance["options"] == {
         "quantization": "int4",
         "group_size": 64,
+        "attention": "same",
         "lm_head": "int8",
         "embedding": "int8",
     }

@@ -36,6 +36,13 @@ GroupSize = Annotated[
         "32, nl4: 16)."
     ),
 ]
+AttentionScheme = Annotated[
+    Literal["auto", "same", "int8"],
+    Option(
+        help="How the matrices of queries, keys and values are stored: as other linear layers, or "
+        "in int8; auto is int8 beside int4 without --group-size, where they are small."
+    ),
+]
 HeadScheme = Annotated[
     Literal["auto", "int8", "fp16", "bf16"],
     Option(help="How the output head is stored; auto is int8 unless --quant is 16-bit."),
@@ -98,6 +105,7 @@ def command(
     out: Out,
     quant: LinearScheme = None,
     group_size: GroupSize = None,
+    attention: AttentionScheme = "auto",
     lm_head: HeadScheme = "auto",
     revision: Revision = None,
     tokenizer: Tokenizer = None,
@@ -146,6 +154,7 @@ def command(
             out,
             quant,
             group_size=size,
+            attention=attention,
             lm_head=lm_head,
             revision=revision,
             tokenizer=tokenizer,

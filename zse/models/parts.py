@@ -5,6 +5,7 @@ Names of ours come first, names of theirs follow, without the ``.weight`` and ``
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zse.models.layer_spec import AttentionSpec, LinearSpec, MLPSpec, NormSpec
@@ -176,6 +177,8 @@ def attention(
     if head_norms is not None:
         for part in ("q_norm", "k_norm"):
             parts[part] = head_norms.norm(f"{name}.{part}", f"{theirs}.{part}", dim)
+    parts |= own
+    parts["qkv"] = _of_kind("attention", parts["qkv"])
     return AttentionSpec(
         num_heads=heads.num_heads,
         num_kv_heads=heads.num_kv_heads,
@@ -183,8 +186,12 @@ def attention(
         scale=dim**-0.5 if heads.scale is None else heads.scale,
         rope=rope,
         window=window,
-        **(parts | own),
+        **parts,
     )
+
+
+def _of_kind(kind: WeightKind, matrix: LinearSpec) -> LinearSpec:
+    return replace(matrix, weight=replace(matrix.weight, kind=kind))
 
 
 def mlp(

@@ -1,13 +1,15 @@
-"""Which scheme each weight gets: the rules of ``--quant``, ``--group-size`` and ``--lm-head``.
+"""Which scheme each weight gets: ``--quant``, ``--group-size``, ``--attention``, ``--lm-head``.
 
 Linear layers follow ``--quant``, unless the checkpoint has quantized them already: then they stay
-what they are, since nothing more can be known of them. The head is INT8 by default, since it is
-read once a token and INT8 costs nothing measurable. The embedding is INT8 beside quantized layers:
-it is the largest single tensor, a row of it is read per token, and a scale for each row keeps that
-row close. What steers others, such as routers, stays in 16 bits: it is small, and a choice is all
-or nothing. So does what makes keys and values of a latent: it is read by columns as well as by
-rows. Norms and biases are a thousandth of the bytes; they are float32, which is what the
-operations compute in.
+what they are, since nothing more can be known of them. Beside INT4 what makes queries, keys and
+values is INT8: it is a fifteenth of most models, and rounding it costs nearly half of what rounding
+all of them does. Where it is larger it has groups of half the size instead. The head is INT8 by
+default, since it is read once a token and INT8 costs nothing measurable. The embedding is INT8
+beside quantized layers: it is the largest single tensor, a row of it is read per token, and a scale
+for each row keeps that row close. What steers others, such as routers, stays in 16 bits: it is
+small, and a choice is all or nothing. So does what makes keys and values of a latent: it is read by
+columns as well as by rows. Norms and biases are a thousandth of the bytes; they are float32, which
+is what the operations compute in.
 """
 
 from __future__ import annotations
@@ -28,8 +30,13 @@ if TYPE_CHECKING:
 QUANTIZATIONS = ("int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16")
 DEFAULT_QUANTIZATION = "int4"
 LM_HEADS = ("auto", "int8", "fp16", "bf16")
+ATTENTIONS = ("auto", "same", "int8")
 DEFAULT_GROUP_SIZE = {"int4": 128, "int3": 64, "int2": 32, "nf4": 64, "nl4": 16, "mxfp4": 32}
 _PLAIN = ("fp16", "bf16")
+_MOST_ROWS_A_COLUMN = 2
+"""Of a matrix that makes queries, keys and values: one that is larger is too much of a model to be
+INT8 beside INT4. Usual ones, whose queries share keys, have 1.2 to 1.7."""
+_SMALL_GROUP = 64
 
 
 @record
@@ -59,12 +66,16 @@ class Storage:
     32 of mxfp4. None means 128 for int4, 64 for int3 and nf4, 32 for int2, 16 for nl4."""
     lm_head: str = "auto"
     """Scheme of the head: int8, fp16, bf16, or auto (INT8 unless all is 16-bit)."""
+    attention: str = "auto"
+    """Scheme of what makes queries, keys and values: int8, same as the other linear layers, or auto
+    (INT8 beside INT4 whose group size nobody chose, where it is small; else the same)."""
     is_default: bool = False
     """Nobody chose the scheme: what a checkpoint has quantized stays as it is, as far as it can."""
 
     def __post_init__(self) -> None:
         _check_choice("quantization", self.quantization, QUANTIZATIONS)
         _check_choice("lm_head", self.lm_head, LM_HEADS)
+        _check_choice("attention", self.attention, ATTENTIONS)
         if self.group_size is None:
             return
         if self.quantization not in DEFAULT_GROUP_SIZE:
@@ -84,6 +95,7 @@ class Storage:
         return {
             "quantization": self.quantization,
             "group_size": self._group_size(),
+            "attention": self._attention(),
             "lm_head": self._head_scheme().value,
             "embedding": self._embedding_scheme().value,
         }
@@ -93,7 +105,7 @@ class Storage:
         if source.packing is not None:
             scheme, group_size = Scheme(source.packing.scheme), source.packing.group_size
         elif source.is_product:
-            scheme, group_size = self._linear_scheme(source.shape[1])
+            scheme, group_size = self._product_scheme(source)
         elif source.kind in ("gate", "latent"):
             scheme = self._plain_scheme()
         elif source.kind == "head":
@@ -114,7 +126,10 @@ class Storage:
             if item.is_product and item.packing is None
         ]
         widths = [
-            item.shape[1] for item in linear if self._linear_scheme(item.shape[1])[0] is not asked
+            item.shape[1]
+            for item in linear
+            if self._linear_scheme(item.shape[1])[0] is not asked
+            and not (item.kind == "attention" and self._attention() == "int8")
         ]
         if not widths:
             return AS_ASKED
@@ -134,6 +149,22 @@ class Storage:
 
     def _group_size(self) -> int:
         return self.group_size or DEFAULT_GROUP_SIZE.get(self.quantization, 0)
+
+    def _product_scheme(self, source: WeightSpec) -> tuple[Scheme, int]:
+        rows, columns = source.shape
+        scheme, group_size = self._linear_scheme(columns)
+        if source.kind != "attention" or self._attention() == "same":
+            return scheme, group_size
+        is_large = self.attention == "auto" and rows > _MOST_ROWS_A_COLUMN * columns
+        if is_large and scheme is Scheme.INT4:
+            return scheme, min(group_size, _SMALL_GROUP)
+        return Scheme.INT8, 0
+
+    def _attention(self) -> str:
+        if self.attention == "auto":
+            is_ours = self.quantization == DEFAULT_QUANTIZATION and self.group_size is None
+            return "int8" if is_ours else "same"
+        return self.attention
 
     def _linear_scheme(self, columns: int) -> tuple[Scheme, int]:
         scheme = Scheme(self.quantization)

@@ -13,14 +13,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WeightKind: TypeAlias = Literal[
-    "linear", "experts", "gate", "latent", "embed", "position", "head", "norm", "bias", "state"
+    "linear",
+    "attention",
+    "experts",
+    "gate",
+    "latent",
+    "embed",
+    "position",
+    "head",
+    "norm",
+    "bias",
+    "state",
 ]
 """What a weight is for; it decides how it is stored (``zse.models.storage``).
 
-``head`` is also an embedding that the head reads too; ``gate`` is a small matrix whose outputs
-steer others, or score a text: routers, steps, decays, classifiers; ``latent`` is multiplied by a
-row for each head, which is another one for each; ``position`` has a row for each position of a
-sequence; ``state`` is what a linear attention keeps its state by: convolutions, decays, steps.
+``attention`` makes queries, keys and values; ``head`` is also an embedding that the head reads too;
+``gate`` is a small matrix whose outputs steer others, or score a text: routers, steps, decays,
+classifiers; ``latent`` is multiplied by a row for each head, which is another one for each;
+``position`` has a row for each position of a sequence; ``state`` is what a linear attention keeps
+its state by: convolutions, decays, steps.
 """
 Shard: TypeAlias = Literal["rows", "columns", "none"]
 """How a weight is divided among devices: each piece of its rows, its columns (partial sums are
@@ -153,7 +164,7 @@ class WeightSpec:
     @property
     def is_product(self) -> bool:
         """Whether it is a matrix of layers that ``--quant`` is for."""
-        return self.kind in ("linear", "experts")
+        return self.kind in ("linear", "attention", "experts")
 
     @property
     def members(self) -> int:

@@ -41,7 +41,7 @@ class SchemeChoice:
             size = options.group_size if form.nearest == options.quantization else None
             self.options = replace(options, quantization=form.nearest, group_size=size)
         dtype = "fp16" if checkpoint.spec.dtype == "fp16" else "bf16"
-        self._plain = replace(options, quantization=dtype, group_size=None)
+        self._plain = replace(options, quantization=dtype, group_size=None, attention="same")
 
     def groups(self) -> Groups:
         """Return every weight of the checkpoint and how it is stored, group by group."""

@@ -53,6 +53,7 @@ def convert_model(
     quantization: str | None = None,
     *,
     group_size: int | None = None,
+    attention: str = "auto",
     lm_head: str = "auto",
     revision: str | None = None,
     tokenizer: str | Path | None = None,
@@ -78,6 +79,8 @@ def convert_model(
             or ``bf16``; None means ``int4``, and for a checkpoint that came quantized what it has.
         group_size: 128, 64 or 32 (int4, nf4), 64 or 32 (int3, int2), 32 or 16 (nl4); None means 128
             for int4, 64 for int3 and nf4, 32 for int2, 16 for nl4.
+        attention: Of what makes queries, keys and values: ``int8``, ``same`` as other linear
+            layers, or ``auto``: INT8 beside ``int4`` without a group size, where it is small.
         lm_head: ``auto``, ``int8``, ``fp16`` or ``bf16``.
         revision: Branch, tag or commit of a hub id.
         tokenizer: Folder whose tokenizer is taken instead of the checkpoint's own.
@@ -117,6 +120,7 @@ def convert_model(
     storage = Storage(
         quantization=(quantization or DEFAULT_QUANTIZATION).lower(),
         group_size=group_size,
+        attention=attention.lower(),
         lm_head=lm_head.lower(),
         is_default=quantization is None,
     )

@@ -93,7 +93,7 @@ def test_packed_layers_give_the_logits_of_the_engine(
     assert isinstance(model.model.layers[1].self_attn.k_proj, ZSELinear)
     assert isinstance(model.lm_head, ZSELinear)
     assert model.config.model_type == family
-    assert info["schemes"][quantization] >= 12
+    assert info["schemes"][quantization] >= 9
     assert_close(logits(model), runner_logits(path))
 
 
@@ -181,7 +181,7 @@ def test_layers_outlive_the_file(make_file, tmp_path: Path) -> None:
 
 def test_half_precision_inputs_give_outputs_of_their_type(make_file) -> None:
     layer = load_zse_model(make_file("qwen2", "int4"), device="cpu")[0].model.layers[0]
-    projection = layer.self_attn.q_proj
+    projection = layer.self_attn.o_proj
     inputs = torch.randn(2, 3, 128)
     outputs = projection(inputs.bfloat16())
     assert outputs.dtype is torch.bfloat16

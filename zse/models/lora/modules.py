@@ -17,7 +17,7 @@ _PREFIX = "base_model.model."
 """How PEFT begins every name."""
 _OF_TEXT = ("model.language_model.", "language_model.")
 """How names begin where the text model is a part of several."""
-_MERGED_KINDS = frozenset({"linear", "experts", "gate"})
+_MERGED_KINDS = frozenset({"linear", "attention", "experts", "gate"})
 
 
 @record

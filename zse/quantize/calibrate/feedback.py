@@ -45,9 +45,8 @@ class Feedback:
     @classmethod
     def of(cls, first: int, products: torch.Tensor, count: int) -> Feedback:
         """Factor the mean products of the inputs from column ``first`` on, of ``count`` tokens."""
+        products = shrunk(products, count)
         squares = products.diagonal().clone()
-        products = products * (count / (count + _TOKENS_AN_INPUT * products.shape[0]))
-        products.diagonal().copy_(squares)
         damping = DAMPING * float(squares.mean()) + 1e-30
         order = torch.argsort(squares, descending=True, stable=True)
         backwards = order.flip(0)
@@ -57,6 +56,13 @@ class Feedback:
         upper /= upper.diagonal().clone()
         upper.diagonal().zero_()
         return cls(order=(order + first).tolist(), factor=upper)
+
+
+def shrunk(products: torch.Tensor, count: int) -> torch.Tensor:
+    """Return mean products of inputs of ``count`` tokens, those of different ones as trusted."""
+    found = products * (count / (count + _TOKENS_AN_INPUT * products.shape[0]))
+    found.diagonal().copy_(products.diagonal())
+    return found
 
 
 def round_with_feedback(

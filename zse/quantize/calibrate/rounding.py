@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.format.layout import PlannedTensor
+    from zse.format.schemes import Scheme
     from zse.quantize.calibrate.moments import Moments
 
 _FEWEST_TOKENS = 32
@@ -49,18 +50,32 @@ class Rounding:
         scheme, group_size, found = planned.scheme, planned.group_size, self._members[member]
         if found.moments.count < _FEWEST_TOKENS:
             return quantize_rows(scheme, rows, group_size)
-        squares = found.moments.squares()
-        # Scales are found a few rows at a time: what fits in a core's cache is much faster.
-        elements = _ELEMENTS if rows.device.type == "cpu" else _GPU_ELEMENTS
-        pieces = [
-            quantize_rows(scheme, some, group_size, squares)
-            for some in torch.split(rows, max(1, elements // rows.shape[1]))
-        ]
-        parts = {role: torch.cat([piece[role] for piece in pieces]) for role in pieces[0]}
-        if not found.feedbacks:
-            return parts
-        grid = grid_of(scheme, parts, group_size)
-        return check_finite(grid.parts(round_with_feedback(grid, rows, found.feedbacks)), scheme)
+        return round_rows(scheme, rows, group_size, found.moments.squares(), found.feedbacks)
+
+
+def round_rows(
+    scheme: Scheme,
+    rows: torch.Tensor,
+    group_size: int,
+    squares: torch.Tensor,
+    feedbacks: Sequence[Feedback],
+) -> dict[str, torch.Tensor]:
+    """Return the parts by role of float32 rows: scales by the squares of inputs, codes by feedback.
+
+    Raises:
+        ConversionError: A scale or an offset is beyond what float16 reaches.
+    """
+    # Scales are found a few rows at a time: what fits in a core's cache is much faster.
+    elements = _ELEMENTS if rows.device.type == "cpu" else _GPU_ELEMENTS
+    pieces = [
+        quantize_rows(scheme, some, group_size, squares)
+        for some in torch.split(rows, max(1, elements // rows.shape[1]))
+    ]
+    parts = {role: torch.cat([piece[role] for piece in pieces]) for role in pieces[0]}
+    if not feedbacks:
+        return parts
+    grid = grid_of(scheme, parts, group_size)
+    return check_finite(grid.parts(round_with_feedback(grid, rows, feedbacks)), scheme)
 
 
 class _Member:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("safetensors", "compressed-tensors")
 DTYPES = ("auto", "fp16", "bf16")
-_MODULES = ("linear", "experts", "gate", "latent", "head")
+_MODULES = ("linear", "attention", "experts", "gate", "latent", "head")
 """Kinds of weights that are linear layers elsewhere."""
 
 

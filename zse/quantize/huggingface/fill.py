@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from zse.quantize.huggingface.layers import LayerMaker, Place
     from zse.quantize.stored import StoredMatrix
 
+_MATRICES = ("linear", "attention", "head")
+"""Kinds of weights that are a module's of their own."""
+
 
 def is_kept_as_is(weight: WeightSpec) -> bool:
     """Whether a file has the rows of a checkpoint's matrices and vectors as they are there."""
@@ -46,7 +49,7 @@ def fill_model(
         for tensor in group.weights:
             if tensor is spec.head.weight and spec.is_tied:
                 _fill_tied(model, stored_matrix(reader, tensor.name), layers, place)
-            elif tensor.kind in ("linear", "head"):
+            elif tensor.kind in _MATRICES:
                 _fill_matrix(model, stored_matrix(reader, tensor.name), tensor, layers, biases)
             elif tensor.kind != "bias":
                 name, values = tensor.sources[0].name, reader.tensor(tensor.name)
@@ -72,7 +75,7 @@ def pack_layers(model: Any, reader: ZSEReader, spec: ModelSpec, layers: LayerMak
         biases = _biases(reader, tuple(filter(is_kept_as_is, group.weights)))
         for tensor in group.weights:
             path = tensor.sources[0].name.removesuffix(".weight")
-            if tensor.kind not in ("linear", "head") or not is_kept_as_is(tensor):
+            if tensor.kind not in _MATRICES or not is_kept_as_is(tensor):
                 continue
             if isinstance(_module(model, path), torch.nn.Linear):
                 _fill_matrix(model, stored_matrix(reader, tensor.name), tensor, layers, biases)

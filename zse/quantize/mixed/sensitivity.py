@@ -1,4 +1,8 @@
-"""What each scheme loses of a matrix's outputs, measured on some of its rows."""
+"""What each scheme loses of a matrix's outputs, measured on some of its rows.
+
+Rows are rounded as the conversion will round them: by feedback where a text is read, for what a
+scheme loses with it and without it are not in proportion. Fewer bits gain more by it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,13 @@ from zse.format.as_torch import dequantize
 from zse.format.layout import PlannedTensor
 from zse.format.schemes import Scheme, group_sizes
 from zse.format.spec import TensorEntry
+from zse.quantize.calibrate.feedback import Feedback, shrunk
+from zse.quantize.calibrate.grids import SCHEMES
+from zse.quantize.calibrate.rounding import round_rows
 from zse.quantize.mixed.plan import Option
 from zse.quantize.scheme import quantize_rows
 from zse.quantize.source_rows import read_rows, rows_together
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,8 +34,24 @@ if TYPE_CHECKING:
 
 ROWS = 256
 """Of a matrix that are measured; its others are like them."""
+_COUNTS = {"attention": 2.5}
+"""What the errors of a kind of matrices count beside those of others: INT4 without data takes as
+much from the answers of Qwen2.5-Coder-0.5B by rounding what makes queries, keys and values as by
+rounding all else (docs/quantization.md), which is three matrices of about as large an error."""
 _PIECES = 8
 """Places of each piece of a weight that rows are taken from."""
+
+
+@record
+class _Inputs:
+    """What a matrix is given."""
+
+    squares: torch.Tensor
+    """float32 [K]: their mean squares."""
+    products: Sequence[tuple[int, int, torch.Tensor]] = ()
+    """First column and end of each range, and the mean products of its inputs, as far as they are
+    trusted; empty: they are taken to be independent of each other."""
+    feedbacks: Sequence[Feedback] = ()
 
 
 def options_of(
@@ -42,8 +66,10 @@ def options_of(
         moments: Of its inputs, as a text makes them; none: they are taken as the norm before makes
             them, independent of each other.
     """
-    products, squares = _inputs(checkpoint, weight, layer, moments)
+    inputs = _inputs(checkpoint, weight, layer, moments)
+    squares = inputs.squares
     rows = _some_rows(checkpoint, weight).to(squares.device)
+    kept, counts = _outputs(rows, inputs), _COUNTS.get(weight.kind, 1.0)
     found = []
     for scheme, group_size in _candidates(weight.shape[1], checkpoint.spec.dtype):
         entry = TensorEntry(
@@ -54,15 +80,17 @@ def options_of(
             parts=(),
         )
         try:
-            parts = quantize_rows(scheme, rows, group_size, squares)
+            if scheme in SCHEMES:
+                parts = round_rows(scheme, rows, group_size, squares, inputs.feedbacks)
+            else:
+                parts = quantize_rows(scheme, rows, group_size)
         except ConversionError:
             continue  # float16 does not reach as far as some weights
-        lost = _outputs(dequantize(entry, parts) - rows, products, squares)
-        kept = _outputs(rows, products, squares)
+        lost = _outputs(dequantize(entry, parts) - rows, inputs)
         planned = PlannedTensor(
             name=weight.name, scheme=scheme, shape=weight.shape, group_size=group_size
         )
-        found.append(Option(planned=planned, error=lost / max(kept, 1e-30)))
+        found.append(Option(planned=planned, error=counts * lost / max(kept, 1e-30)))
     return found
 
 
@@ -99,21 +127,26 @@ def _inputs(
     weight: WeightSpec,
     layer: LayerSpec | None,
     moments: Sequence[Moments],
-) -> tuple[list[tuple[int, int, torch.Tensor]], torch.Tensor]:
-    """Return the mean products of inputs of each range, if known, and their mean squares."""
+) -> _Inputs:
     seen = [one for one in moments if one.count]
     if seen:
         total = sum(one.count for one in seen)
         squares = torch.stack([one.squares() * (one.count / total) for one in seen]).sum(0)
         known = seen[0].products() if len(seen) == 1 else []
-        ranges = [(*edges, one) for edges, one in zip(seen[0].ranges, known, strict=False)]
-        return ranges, squares
+        ranges = [
+            (*edges, shrunk(one, total)) for edges, one in zip(seen[0].ranges, known, strict=False)
+        ]
+        feedbacks = [
+            Feedback.of(start, one, total)
+            for (start, _), one in zip(seen[0].ranges, known, strict=False)
+        ]
+        return _Inputs(squares=squares, products=ranges, feedbacks=feedbacks)
     norm = None if layer is None else _norm_before(layer, weight)
     if norm is None:
-        return [], torch.ones(weight.shape[1])
+        return _Inputs(squares=torch.ones(weight.shape[1]))
     source = norm.weight.sources[0]
     values = read_rows(checkpoint, norm.weight, source, 0, source.rows).float().reshape(-1)
-    return [], values.square().clamp(min=1e-12)
+    return _Inputs(squares=values.square().clamp(min=1e-12))
 
 
 def _norm_before(layer: LayerSpec, weight: WeightSpec) -> NormSpec | None:
@@ -128,13 +161,11 @@ def _norm_before(layer: LayerSpec, weight: WeightSpec) -> NormSpec | None:
     return next((norm for norm, linear in pairs if linear.weight.name == weight.name), None)
 
 
-def _outputs(
-    rows: torch.Tensor, products: Sequence[tuple[int, int, torch.Tensor]], squares: torch.Tensor
-) -> float:
+def _outputs(rows: torch.Tensor, inputs: _Inputs) -> float:
     """Return the mean square of what rows make of the inputs."""
-    if not products:
-        return float((rows.square() @ squares).sum())
+    if not inputs.products:
+        return float((rows.square() @ inputs.squares).sum())
     return sum(
         float(((rows[:, start:end] @ one) * rows[:, start:end]).sum())
-        for start, end, one in products
+        for start, end, one in inputs.products
     )
