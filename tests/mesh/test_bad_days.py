@@ -55,9 +55,9 @@ def test_a_moment_without_descriptors_does_not_end_a_node(make_mesh, monkeypatch
 
 def test_a_node_of_another_version_is_refused(make_mesh):
     mesh = make_mesh(1)
-    mesh.nodes["n0"]._facts = lambda: Facts("n0", 1 << 30, 1e9, 1, "0.0.1", "a test")
-    with pytest.raises(MeshError, match=r"node n0 runs zse 0\.0\.1, this is"):
-        mesh.join()
+    mesh.nodes["n0"]._own = Introduction("n0", "node", "0.0.1")
+    with pytest.raises(MeshError, match=r"0 of 1 nodes .*: node n0 runs zse 0\.0\.1, this is"):
+        mesh.join(wait_seconds=0.2)
 
 
 def test_a_node_with_other_weights_is_refused(make_mesh):

@@ -11,28 +11,28 @@ from zse.engine.opening import open_file
 from zse.errors import DeviceError, MeshError
 from zse.mesh import probe
 from zse.mesh.messages import AskOpen
-from zse.mesh.opening import digest_of, opener, shared_options
+from zse.mesh.opening import digest_of, kind_of, opener, shared_options
 from zse.options import load_options
 from zse.settings import load_settings
 
 LOAD: dict[str, Any] = {"device": "cpu", "num_blocks": 8, "max_sequences": 2, "max_context": 64}
 
 
-def ask(layout: str = "") -> AskOpen:
+def ask(kind: str = "") -> AskOpen:
     options = load_options(**LOAD)
     with open_file("tiny", options, load_settings()) as reader:
         digest = digest_of(reader)
-    return AskOpen("tiny", digest, 0, 1, shared_options(options, 8), layout)
+    return AskOpen("tiny", digest, 0, 1, shared_options(options, 8), kind)
 
 
 def test_a_node_stands_by_only_for_nodes_whose_blocks_lie_as_its_own() -> None:
     open_stage = opener(load_settings(), threads=1)
     first = open_stage(ask())
-    standby = open_stage(ask(first.layout))
+    standby = open_stage(ask(kind_of(first)))
     assert standby.layout == first.layout
     for stage in (first, standby):
         stage.close()
-    with pytest.raises(MeshError, match="those that it is to stand by for as gpu1"):
+    with pytest.raises(MeshError, match="the one that it is to stand by for as gpu1"):
         open_stage(ask("gpu1-bf16-32-00"))
 
 

@@ -82,6 +82,8 @@ class Front:
         self.num_failovers = 0
         self.last_failover_seconds = 0.0
         self._rejoining = Rejoining(self.peers, finder, self._slow_addresses)
+        self._problems: dict[str, str] = {}
+        """What nodes that are there said that they cannot do."""
         self._refused: dict[tuple[str, int], float] = {}
         self._slow_until: dict[str, float] = {}
         self._resent: tuple[int, int] = (0, 0)
@@ -352,11 +354,13 @@ class Front:
             with self._lock:
                 if place < len(self.duties) and self.duties[place] == duty:
                     changed = replace(duty, standby=peer.name)
+                    self._problems.pop(peer.name, None)
                     self._last_settled.pop(duty.layers, None)
                     self.duties = (*self.duties[:place], changed, *self.duties[place + 1 :])
                     self._give_order()
         except ZSEError as error:
             _LOG.warning("%s cannot stand by for layers %s: %s", peer.name, duty.layers, error)
+            self._problems[peer.name] = f"it cannot stand by for layers {duty.layers}: {error}"
             self._refused[peer.name, place] = time.monotonic() + _SLOW_SECONDS
         finally:
             self._is_opening = False
@@ -378,6 +382,7 @@ class Front:
                 "epoch": self.epoch,
                 "failovers": self.num_failovers,
                 "steps": self._flight.submitted,
+                "problems": {**self._rejoining.problems, **self._problems},
                 "stages": [
                     {
                         "first_layer": duty.first_layer,

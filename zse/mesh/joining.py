@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse import __version__
 from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import kv_block_bytes, whole_groups
 from zse.errors import MeshError, NoPlanError, ZSEError, needing
@@ -87,13 +86,13 @@ def join_mesh(reader: ModelFile, model: str, options: LoadOptions, setup: MeshSe
         shared = shared_options(options, num_blocks)
         digest = digest_of(reader)
 
-        layouts: dict[tuple[int, int], str] = {}
+        kinds: dict[tuple[int, int], str] = {}
 
         def opens(duty: Duty) -> AskOpen:
-            layout = layouts.get(duty.layers, "")
-            return AskOpen(model, digest, duty.first_layer, duty.end_layer, shared, layout)
+            kind = kinds.get(duty.layers, "")
+            return AskOpen(model, digest, duty.first_layer, duty.end_layer, shared, kind)
 
-        layouts |= _open_all(front, duties, opens)
+        kinds |= _open_all(front, duties, opens)
     except BaseException:
         front.close()
         raise
@@ -135,11 +134,6 @@ def _gather(front: Front, setup: MeshSetup) -> list[Peer]:
         time.sleep(_POLL_SECONDS)
     for peer in peers:
         peer.facts = peer.answer(AskFacts(), Facts)
-        if peer.facts.version != __version__:
-            raise MeshError(
-                f"node {peer.name} runs zse {peer.facts.version}, this is {__version__}",
-                hint="Let all nodes run the same version: kernels decide bits.",
-            )
     return sorted(peers, key=lambda peer: peer.name)
 
 
@@ -253,10 +247,10 @@ def _num_blocks(
 def _open_all(
     front: Front, duties: tuple[Duty, ...], opens: Callable[[Duty], AskOpen]
 ) -> dict[tuple[int, int], str]:
-    """Have all stages opened; return how the blocks of each lie: standbys are of the same kind."""
+    """Have all stages opened; return what kind each is of: standbys are of the same."""
     with ThreadPoolExecutor(len(duties)) as threads:
         asked = [
             threads.submit(front.peers.by_name[duty.node].answer, opens(duty), Done, _OPEN_SECONDS)
             for duty in duties
         ]
-        return {duty.layers: each.result().layout for duty, each in zip(duties, asked, strict=True)}
+        return {duty.layers: each.result().kind for duty, each in zip(duties, asked, strict=True)}

@@ -127,8 +127,8 @@ class AskOpen(Ask, tag="open"):
     end_layer: int
     options: dict[str, Any]
     """What decides bits and blocks: the fields of ``zse.options.LoadFields``."""
-    layout: str = ""
-    """Of the blocks that it is to take from who computes the stage; empty: it is the first."""
+    kind: str = ""
+    """Of who computes the stage that it is to stand by for; empty: it is the first."""
 
 
 class AskClose(Ask, tag="close"):
@@ -155,8 +155,8 @@ class Done(msgspec.Struct):
     hint: str = ""
     seconds: float = 0.0
     weight_bytes: int = 0
-    layout: str = ""
-    """Of the blocks of the stage that was opened."""
+    kind: str = ""
+    """Of the stage that was opened: how its blocks lie, and what computes them."""
 
 
 AnyAsk = AskFacts | AskLook | AskOpen | AskClose | Order

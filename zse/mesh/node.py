@@ -42,6 +42,7 @@ from zse.mesh.messages import (
     decode_ask,
     encode,
 )
+from zse.mesh.opening import kind_of
 from zse.mesh.outgoing import Outgoing
 from zse.mesh.stage_host import StageHost
 from zse.records import record
@@ -361,7 +362,7 @@ class Node:
         self._hosts[host.layers] = host
         seconds = time.perf_counter() - begun
         weights = part.memory_bytes()["weights"]
-        _answer(link, number, Done("", "", seconds, weights, part.layout))
+        _answer(link, number, Done("", "", seconds, weights, kind_of(part)))
 
     def _on_orphaned(self) -> None:
         """Without its front nobody counts on what was computed; the next one begins anew."""

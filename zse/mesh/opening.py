@@ -11,6 +11,7 @@ from zse.backends.ranks import HostEdges, RankPart
 from zse.device.open import runs_on_gpu
 from zse.engine.opening import open_file
 from zse.errors import MeshError, UnsupportedModelError
+from zse.failures import deliberate
 from zse.format.reader import ZSEReader
 from zse.kernels.native.library import load as load_library
 from zse.models.decoder import forward_of
@@ -68,6 +69,12 @@ def opener(
     """
 
     def open_stage(ask: AskOpen) -> AnyStage:
+        try:
+            return open_kind(ask)
+        except OSError as error:  # a full disk, no right to read, no memory
+            raise deliberate(error, settings.cache_dir) from error
+
+    def open_kind(ask: AskOpen) -> AnyStage:
         unknown = set(ask.options) - {*_SAME_EVERYWHERE, "num_blocks"}
         if unknown:
             raise MeshError(f"a front asks for options that are not known: {sorted(unknown)}")
@@ -93,16 +100,24 @@ def opener(
         except BaseException:
             reader.close()
             raise
-        if ask.layout not in ("", opened.layout):
+        if ask.kind not in ("", found := kind_of(opened)):
             opened.close()
             raise MeshError(
-                f"blocks of this node lie as {opened.layout}, those that it is to stand by for as "
-                f"{ask.layout}",
+                f"this node computes as {found}, the one that it is to stand by for as {ask.kind}",
                 hint="A node stands by for those of its own kind: start another one like that.",
             )
         return opened
 
     return open_stage
+
+
+def kind_of(stage: AnyStage) -> str:
+    """Return what two stages have in common of which one can go on with the other's work.
+
+    How their blocks lie, and what rounds their numbers: a processor with other instructions, or
+    another GPU, adds up in another order, and a text could go on as another one.
+    """
+    return f"{stage.layout} by {stage.computed_by}"
 
 
 def open_on_gpu(

@@ -100,6 +100,7 @@ class Peers:
         purpose: str = "front",
     ) -> None:
         self._call = caller_of(secret, Introduction("", purpose, __version__))
+        self._is_front = purpose == "front"
         self._on_tokens, self._on_change = on_tokens, on_change
         self._lock = threading.Lock()
         self.by_name: dict[str, Peer] = {}
@@ -115,6 +116,13 @@ class Peers:
                 return name
         channel = self._call(address, seconds)
         name = channel.peer.node
+        if self._is_front and channel.peer.version != __version__:
+            channel.socket.close()
+            raise MeshError(
+                f"node {name} runs zse {channel.peer.version or 'of no version'}, "
+                f"this is {__version__}",
+                hint="Let all nodes run the same version: kernels decide bits.",
+            )
         found = self.by_name.get(name)
         if found is not None and not found.link.is_closed:
             channel.socket.close()

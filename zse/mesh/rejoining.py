@@ -32,6 +32,8 @@ class Rejoining:
         self._peers, self._finder, self._avoided = peers, finder, avoided
         self.addresses: set[str] = set()
         """All that were ever found."""
+        self.problems: dict[str, str] = {}
+        """Why nodes that are found are not taken, by their addresses."""
 
     def thread(self, stop: threading.Event) -> threading.Thread:
         """Return what looks again and again until it is told to stop; it is to be started."""
@@ -44,6 +46,14 @@ class Rejoining:
             for address in sorted(self.addresses - there - self._avoided()):
                 try:
                     name = self._peers.connect(address, _CALL_SECONDS)
-                    _LOG.info("node %s is there at %s", name, address)
                 except ZSEError as error:
-                    _LOG.debug("%s: %s", address, error)
+                    self._note(address, str(error))
+                else:
+                    self.problems.pop(address, None)
+                    _LOG.info("node %s is there at %s", name, address)
+
+    def _note(self, address: str, problem: str) -> None:
+        """Say a problem once; it stands in the front's state until the node is there."""
+        if self.problems.get(address) != problem:
+            self.problems[address] = problem
+            _LOG.warning("%s is not taken: %s", address, problem)

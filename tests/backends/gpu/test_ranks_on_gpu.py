@@ -64,5 +64,17 @@ def test_two_gpus_answer_as_one_does_and_each_alike(
     for found, expected in zip(first["logits"], alone["logits"], strict=True):
         wanted = torch.tensor(expected)
         assert float((torch.tensor(found) - wanted).norm() / wanted.norm()) < TOLERANCE
-    firsts = [tokens[0] for tokens in alone["tokens"]]
-    assert [tokens[0] for tokens in first["tokens"]] == firsts  # random weights: later ones part
+    rows = zip(first["tokens"], alone["tokens"], alone["logits"], strict=True)
+    for tokens, expected, logits in rows:  # random weights: later ones part
+        assert_as_likely(tokens[0], expected[0], logits)
+
+
+def assert_as_likely(found: int, expected: int, logits: list[float]) -> None:
+    """Let a rank choose another token only where one GPU's logits are a tie but for rounding.
+
+    Of random weights some are: on this model 378 and 441 lie 0.025 apart in logits whose norm of
+    errors may be 3% of 3.5, and one GPU chose the one that is less likely in float32.
+    """
+    row = torch.tensor(logits)
+    gap = float(row[expected] - row[found])
+    assert found == expected or abs(gap) < TOLERANCE * float(row.std())

@@ -65,6 +65,11 @@ class CPUStage(CPUBackend):
         return self.kv_images.layout
 
     @property
+    def computed_by(self) -> str:
+        """What two stages have in common that compute the same bits."""
+        return self.device.instructions
+
+    @property
     def width(self) -> int:
         """Numbers in a row of the stream."""
         return self._spec.hidden_size

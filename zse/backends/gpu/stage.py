@@ -75,6 +75,12 @@ class GPUStage:
         """What two stages have in common that can take each other's blocks."""
         return self._backend.kv_images.layout
 
+    @property
+    def computed_by(self) -> str:
+        """What two stages have in common that compute the same bits: the GPU, too."""
+        device = self._backend.device
+        return f"{device.hardware}, {device.instructions}"
+
     def compute(
         self, batch: StepBatch, incoming: memoryview[float] | None = None
     ) -> memoryview[float] | Answers:
