@@ -4,6 +4,7 @@ The stored file is compressed because its tensor region starts at 2 MiB; its SHA
 it, so that a change shows in a diff. Of the image the digests are kept; they change with zse's
 version, which its labels say, and with IMAGE_FORMAT, which every change of the bytes must raise.
 What this version writes is added to released/, once; a folder that is there is never changed.
+The built-in model's converted form is written anew as well.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ import released_files  # noqa: E402
 import small_file  # noqa: E402
 import small_image  # noqa: E402
 
+from zse.format import convert_model  # noqa: E402
+from zse.models.builtin import BUILTIN_MODELS, BUILTIN_QUANTIZATION  # noqa: E402
+
 
 def main() -> None:
-    """Write small.zse.gz with its digest, small_image.json and plans_h200.json."""
+    """Write small.zse.gz with its digest, small_image.json, plans_h200.json and the built-in."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.zse"
         small_file.write(path)
@@ -41,6 +45,12 @@ def main() -> None:
     print(found, end="")
     plans = json.dumps(plans_h200.plans(), indent=1) + "\n"
     (GOLDEN / "plans_h200.json").write_text(plans, encoding="ascii")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tiny.zse"
+        convert_model("tiny", path, quantization=BUILTIN_QUANTIZATION)
+        ready = BUILTIN_MODELS["tiny"] / f"{BUILTIN_QUANTIZATION}.zse.gz"
+        ready.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        print(f"{ready.name}: {ready.stat().st_size} bytes")
     kept = released_files.keep()
     print(f"kept: {kept}" if kept else "released: this version is kept already")
 

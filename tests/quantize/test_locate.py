@@ -3,18 +3,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from zse.errors import NotFoundError
+from zse.format import convert_model
 from zse.format.reader import ZSEReader
 from zse.quantize import convert
 from zse.quantize.locate import locate_model
 from zse.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_file_is_returned_as_it_is(tmp_path: Path) -> None:
@@ -80,6 +78,23 @@ def test_builtin_name_becomes_an_int8_file(tmp_path: Path) -> None:
         assert reader.header.provenance["source"] == "tiny"
         assert reader.entry("layers.0.o.weight").scheme == "int8"
         assert reader.has_section("tokenizer.json")
+
+
+def test_the_builtin_comes_ready_and_is_what_converting_it_gives(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; sys.modules['torch'] = None\n"
+        "from zse.quantize.locate import locate_model; from zse.settings import Settings\n"
+        "print(locate_model('tiny', Settings(cache_dir=pathlib.Path(sys.argv[1]))))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    convert_model("tiny", tmp_path / "tiny.zse", quantization="int8")
+    assert Path(done.stdout.strip()).read_bytes() == (tmp_path / "tiny.zse").read_bytes()
+
+
+def test_a_builtin_of_another_scheme_is_converted(tmp_path: Path) -> None:
+    with ZSEReader(locate_model("tiny", Settings(cache_dir=tmp_path), quant="int4")) as reader:
+        assert reader.entry("layers.0.o.weight").scheme == "int4"
 
 
 def test_a_model_that_was_converted_before_is_found_without_torch(

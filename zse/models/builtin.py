@@ -1,7 +1,8 @@
 """Models that ship inside the package, so that nothing needs a download.
 
 A built-in is a checkpoint in Hugging Face form, package data under ``zse/models``. Its name is
-accepted wherever a path to a model is.
+accepted wherever a path to a model is. Beside the checkpoint lies what converting it gives, so that
+whoever tries zse needs nothing that only converting needs; `scripts/update_golden.py` writes it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ _HERE = Path(__file__).resolve().parent
 BUILTIN_MODELS: MappingProxyType[str, Path] = MappingProxyType({"tiny": _HERE / "builtin_tiny"})
 """Name -> checkpoint folder."""
 
+BUILTIN_QUANTIZATION = "int8"
+"""A built-in is small enough that 8 bits cost nothing; it is the sure choice."""
+_READY = f"{BUILTIN_QUANTIZATION}.zse.gz"
 _REQUIRED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -38,3 +42,12 @@ def builtin_checkpoint(name: str) -> Path:
             hint="Install the package again; its data files were left out.",
         )
     return folder
+
+
+def ready_file(checkpoint: Path) -> Path | None:
+    """Return the compressed .zse file of a built-in's checkpoint; None for what is no built-in.
+
+    It is what ``BUILTIN_QUANTIZATION`` and no other option gives.
+    """
+    path = checkpoint / _READY
+    return path if checkpoint in BUILTIN_MODELS.values() and path.is_file() else None

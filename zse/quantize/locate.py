@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -21,6 +22,7 @@ from zse import __version__
 from zse.errors import needing
 from zse.format.reader import ZSEReader as FileReader
 from zse.format.spec import VERSION
+from zse.models.builtin import BUILTIN_QUANTIZATION, ready_file
 from zse.models.resolve import Builtin, LocalFile, OciFile, RemoteFile, resolve_model
 from zse.models.storage import DEFAULT_QUANTIZATION, Storage
 from zse.quantize.formats import quantization
@@ -29,14 +31,13 @@ from zse.quantize.text_files import TextOptions
 from zse.quantize.weight_files import read_json
 from zse.settings import Settings, load_settings
 from zse.store.cache import Cache
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     import os
 
 StageProgress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done_bytes, total_bytes)``; a stage is ``fetch`` or ``convert``."""
-# The built-in model is small enough that 8 bits cost nothing; it is the sure choice.
-_BUILTIN_QUANTIZATION = "int8"
 
 
 def locate_model(
@@ -74,7 +75,7 @@ def locate_model(
     if isinstance(named, RemoteFile):
         return cache.fetch(named.location, partial(notify, "fetch"))
     is_builtin = isinstance(named, Builtin)
-    quant = quant or (_BUILTIN_QUANTIZATION if is_builtin else None)
+    quant = quant or (BUILTIN_QUANTIZATION if is_builtin else None)
     is_chosen = quant is not None
     quant = (quant or DEFAULT_QUANTIZATION).lower()
     options = Storage(quantization=quant)
@@ -104,6 +105,10 @@ def _converted(
     name, quant = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name), options.quantization
 
     def write(target: Path) -> None:
+        ready = ready_file(source.path)
+        if ready is not None and options == Storage(quantization=BUILTIN_QUANTIZATION):
+            write_whole(target, gzip.decompress(ready.read_bytes()))
+            return
         # A model that was converted before is found without torch.
         with needing("convert", f"converting {source.name}"):
             from zse.quantize.convert import convert_source
