@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer import Argument, Option
 
+from zse.cli import run
 from zse.cli.app import App, command_of
 from zse.cli.table_flags import with_flags_of
 
@@ -78,3 +79,19 @@ def test_flags_of_the_table_are_given_by_key_and_none_is_one_that_was_not():
         "kv_dtype": "int8",
         "vram_gib": 8.0,
     }
+
+
+def test_a_command_with_many_options_shows_them_in_groups(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["serve", "--help"]) == 0
+    groups: dict[str, str] = {}
+    title = ""
+    for line in capsys.readouterr().out.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            title = line
+        groups[title] = groups.get(title, "") + line + "\n"
+    assert "--port" in groups["Options:"]
+    assert "--kv-gib" in groups["The KV cache:"]
+    assert "--api-keys-file" in groups["Who may ask:"]
+    assert sum(text.count(" --kv-gib ") for text in groups.values()) == 1

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from zse.errors import MissingDependencyError
+from zse.models.builtin import builtin_checkpoint
 from zse.settings import subprocess_environment
 
 WITHOUT_TORCH = (
     "import sys; sys.modules.update(dict.fromkeys(['torch', 'safetensors', 'transformers']))\n"
 )
+
+CHECKPOINT = str(builtin_checkpoint("tiny"))
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +38,9 @@ def run_without_torch(code: str, tmp_path: Path) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     "words",
     [
-        ["chat", "tiny"],
-        ["benchmark", "tiny"],
-        ["serve", "tiny", "--port", "0"],
+        ["chat", CHECKPOINT],
+        ["benchmark", CHECKPOINT],
+        ["serve", CHECKPOINT, "--port", "0"],
         ["convert", "tiny", "-o", "never.zse"],
     ],
     ids=lambda words: words[0],
@@ -51,10 +54,16 @@ def test_a_command_that_needs_torch_names_the_extra(words: list[str], tmp_path: 
     assert not list(tmp_path.rglob("*.zse"))
 
 
+def test_the_built_in_model_is_talked_to_without_torch(tmp_path: Path) -> None:
+    done = run_without_torch("from zse.cli import main; main(['chat', 'tiny'])", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
 @pytest.mark.parametrize(
     ("code", "extra"),
     [
-        ("from zse import LLM; LLM('tiny')", "convert"),
+        (f"from zse import LLM; LLM({CHECKPOINT!r})", "convert"),
         ("from zse import load_zse_model", "hf"),
         ("from zse import convert_model", "convert"),
         ("from zse.format import load_zse_model", "hf"),

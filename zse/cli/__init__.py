@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cold-start": ("cold_start", "Serve", "Measure how long an image or a model takes to wake."),
     "cost": ("cost", "Ship", "Say what a model costs a month, asleep while nobody asks or not."),
     "build-image": ("build_image", "Ship", "Write an OCI image around a model, without Docker."),
-    "image": ("image", "Ship", "Look into an image and check it, wherever it is."),
+    "image": ("image", "Ship", "Look into an image, check it, bring it to a registry."),
     "deploy": ("deploy", "Ship", "Deploy an image to a platform, plan first."),
     "doctor": ("doctor", "Machine", "Say what is wrong here, and what mends it."),
     "hardware": ("hardware", "Machine", "Show GPUs, memory, which models fit, what a GPU lacks."),
@@ -133,7 +133,13 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """zse: an LLM endpoint that was asleep answers in under a second, from one file."""
+    """zse: an LLM endpoint that was asleep answers in under a second, from one file.
+
+    \b
+    zse chat tiny       talk to the built-in model; nothing is downloaded
+    zse serve tiny      serve it on port 8000: /chat in a browser, /v1 for programs
+    zse convert Qwen/Qwen2.5-7B-Instruct -o qwen.zse; zse serve qwen.zse
+    """  # noqa: D301 - what Typer takes for "as it stands"
     if context.invoked_subcommand is None:
         from zse.cli.home import show_home
 

@@ -12,11 +12,11 @@ import typer
 from typer import _completion_classes
 from typer._coercion import RuntimeParam
 from typer._display import describe_number_range
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 if TYPE_CHECKING:
-    from typer._click import Command, Context
+    from typer._click import Command, Context, HelpFormatter
     from typer.core import _TyperParameter
 
 
@@ -30,12 +30,34 @@ def say(words: str) -> None:
     typer.echo(words, err=True)
 
 
+class GroupedCommand(TyperCommand):
+    """A command whose help has its options in the groups that they name."""
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write arguments, then options: those without a group first."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None:
+                is_option = isinstance(parameter, TyperOption)
+                group = (parameter.rich_help_panel or "Options") if is_option else "Arguments"
+                groups.setdefault(group, []).append(row)
+        for title, rows in groups.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 class App(typer.Typer):
     """A command, or a group of them: plain help, no suggestions but those of ``error_output``."""
 
     def __init__(self, **settings: Any) -> None:
         settings = {"add_completion": False, "suggest_commands": False, **settings}
         super().__init__(rich_markup_mode=None, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        """Add a command, as ``typer.Typer.command`` does."""
+        return super().command(name, **{"cls": GroupedCommand, **settings})
 
 
 def command_of(app: typer.Typer) -> Command:

@@ -33,7 +33,10 @@ def show_home() -> None:
         typer.echo()
     for line in _lines():
         typer.echo(line)
-    typer.echo("\nzse --help lists the commands, zse doctor looks for what is wrong.")
+    typer.echo(
+        "\nzse chat tiny talks to the built-in model, zse serve tiny serves it.\n"
+        "zse --help lists the commands, zse doctor looks for what is wrong."
+    )
     if is_terminal:
         _offer_chat()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from zse.option import Option
 
 Result = TypeVar("Result")
+_MOST_UNGROUPED = 20
+"""Flags that one list in the help may have."""
 
 
 def with_flags_of(
@@ -28,6 +31,7 @@ def with_flags_of(
     environment may say it. That is what ``zse.options.with_flags`` and ``with_values`` read.
     """
     rows = {key: options_of(of)[key] for key in keys}
+    titles = _titles(of) if len(rows) > _MOST_UNGROUPED else {}
 
     def add(command: Callable[..., Result]) -> Callable[..., Result]:
         @wraps(command)
@@ -41,7 +45,7 @@ def with_flags_of(
             for name, one in signature(command).parameters.items()
         ]
         place = [one.name for one in own].index("given")
-        own[place : place + 1] = [_flag(key, row) for key, row in rows.items()]
+        own[place : place + 1] = [_flag(key, row, titles.get(key)) for key, row in rows.items()]
         run.__signature__ = signature(command).replace(parameters=own)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in own}
         return run
@@ -49,7 +53,18 @@ def with_flags_of(
     return add
 
 
-def _flag(key: str, row: Option) -> Parameter:
+def _titles(of: type) -> dict[str, str]:
+    """Return what the help calls the group of each option that is in a record of its own."""
+    found = {}
+    for entry in fields(of):
+        if hasattr(entry.default, "__record__"):
+            inner = type(entry.default)
+            words = (inner.__doc__ or "").partition("\n")[0].rstrip(".")
+            found |= {**dict.fromkeys(options_of(inner), words), **_titles(inner)}
+    return found
+
+
+def _flag(key: str, row: Option, group: str | None) -> Parameter:
     names = row.flags
     if row.kind is bool and (row.variables or row.default):
         names = (f"{names[0]}/{names[0].replace('--', '--no-', 1)}", *names[1:])
@@ -59,7 +74,8 @@ def _flag(key: str, row: Option) -> Parameter:
     default = row.default
     if row.variables:
         kind, default = kind | None, None
-    option = typer.Option(*names, help=row.help_text if row.variables else row.meaning)
+    text = row.help_text if row.variables else row.meaning
+    option = typer.Option(*names, help=text, rich_help_panel=group)
     return Parameter(
         key, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
     )

@@ -44,10 +44,10 @@ def builtin_checkpoint(name: str) -> Path:
     return folder
 
 
-def ready_file(checkpoint: Path) -> Path | None:
-    """Return the compressed .zse file of a built-in's checkpoint; None for what is no built-in.
+def ready_file(name: str, checkpoint: Path) -> Path | None:
+    """Return the compressed .zse file of a built-in; None for what is none of them.
 
     It is what ``BUILTIN_QUANTIZATION`` and no other option gives.
     """
     path = checkpoint / _READY
-    return path if checkpoint in BUILTIN_MODELS.values() and path.is_file() else None
+    return path if BUILTIN_MODELS.get(name) == checkpoint and path.is_file() else None

@@ -105,7 +105,7 @@ def _converted(
     name, quant = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name), options.quantization
 
     def write(target: Path) -> None:
-        ready = ready_file(source.path)
+        ready = ready_file(source.name, source.path)
         if ready is not None and options == Storage(quantization=BUILTIN_QUANTIZATION):
             write_whole(target, gzip.decompress(ready.read_bytes()))
             return
