@@ -322,9 +322,11 @@ def attend_with_prompts(launcher: Recorder, head_dim: int, cache: PagedCache) ->
             rules=AttentionRules(softcap=softcap, sinks=sink, **rule),
         )  # fmt: skip
     if takes_context(shape, launcher.device.target):
-        context = Context(keys=0, num_blocks=4, blocks=0, tile_lines=0)
-        gather_context(launcher, shape, cache, context)
-        attention_over_context(launcher, 0, shape, context, TILES, 0)
+        for widths in ((head_dim,), (head_dim, 256)):
+            queries = attention_forms.context_queries(widths, launcher.device.target)
+            context = Context(keys=0, num_blocks=4, blocks=0, tile_lines=0, queries=queries)
+            gather_context(launcher, shape, cache, context)
+            attention_over_context(launcher, 0, shape, context, TILES, 0)
 
 
 def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:

@@ -55,6 +55,8 @@ class Kernel:
     function: str
     arguments: tuple[Argument, ...]
     """Run-time arguments in the order of the signature."""
+    targets: tuple[str, ...] = ()
+    """Architectures that it is written for; empty: all."""
 
 
 @record

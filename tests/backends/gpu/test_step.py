@@ -245,7 +245,7 @@ def test_whole_texts_say_where_they_end_and_which_tokens_are_of_a_second_one():
     arrays = shape.arrays_at(0)
     types = view[arrays.types :].cast("i")[:22].tolist()
     assert types == [0] * 3 + [1] * 17 + [0] * 2
-    tiles = tiles_of(plan, shape, LIMITS)
+    tiles = tiles_of(plan, shape, LIMITS.tile_queries)
     ends = dict(zip(tiles.table_rows, tiles.ends, strict=True))
     assert ends == {0: 20, 1: 2}
     assert view[arrays.tile_ends :].cast("i")[: shape.tiles].tolist() == tiles.ends
@@ -298,7 +298,7 @@ def test_sequences_of_long_prompts_are_listed_one_after_the_other_for_their_line
     ]
     plan = plan_step(StepBatch(chunks=chunks, sampling=[[], [], []]), LIMITS)
     assert shape_of(plan, LIMITS).context_blocks == 0
-    limits = replace(LIMITS, most_context_blocks=8)
+    limits = replace(LIMITS, most_context_blocks=8, context_queries=32)
     shape = shape_of(plan, limits)
     assert shape.context_blocks == 8
     assert shape_of(plan, replace(limits, most_context_blocks=7)).context_blocks == 0
@@ -307,10 +307,11 @@ def test_sequences_of_long_prompts_are_listed_one_after_the_other_for_their_line
     numbers, at = view.cast("i"), shape.arrays_at(0)
     blocks = numbers[at.context_blocks // 4 : at.context_blocks // 4 + 8].tolist()
     assert blocks == [7 * 64 + 32, 2 * 64 + 4, 0, 0, 4 * 64 + 32, 1 * 64 + 8, 0, 0]
-    tiles = shape.tiles
-    tables = numbers[at.tile_table_rows // 4 : at.tile_table_rows // 4 + tiles].tolist()
-    lines = numbers[at.tile_lines // 4 : at.tile_lines // 4 + tiles].tolist()
-    assert lines == [{1: 0, 2: 128}[table] for table in tables]
+    arrays = (
+        at.context_first_rows, at.context_num_rows, at.context_first_positions, at.context_lines,
+    )  # fmt: skip
+    tiles = [numbers[each // 4 : each // 4 + shape.context_tiles].tolist() for each in arrays]
+    assert list(zip(*tiles, strict=True)) == [(3, 32, 0, 128), (35, 8, 32, 128), (0, 3, 33, 0)]
 
 
 def test_arrays_do_not_overlap_and_are_aligned():
@@ -319,6 +320,7 @@ def test_arrays_do_not_overlap_and_are_aligned():
         prefill_rows=70,
         tiles=2,
         context_blocks=8,
+        context_tiles=1,
         typed_rows=70,
         runs=2,
         sequences=5,

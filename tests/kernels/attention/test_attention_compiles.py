@@ -9,6 +9,8 @@ import pytest
 from zse.kernels.attention.variants import (
     DecodeForm,
     PrefillForm,
+    context_form,
+    context_queries,
     context_tokens,
     context_variant,
     decode_variant,
@@ -63,6 +65,7 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
     variants = [
         gather_context_variant(128, "int4"),
         context_variant(128, context_tokens(128, name)),
+        context_form(128, name, context_queries([128], name)),
         matmul_8bit_split("fp32"),
         turned_norm_variant(32),
         turned_silu_variant(256 if name == WIDE_TARGET else MOST_ELSEWHERE),

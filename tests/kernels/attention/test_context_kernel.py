@@ -20,7 +20,12 @@ from zse.kernels.attention.context import (
 from zse.kernels.attention.launch import PrefillTiles
 from zse.kernels.attention.reference import TOLERANCE, attention
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
-from zse.kernels.attention.variants import PREFILL_QUERIES
+from zse.kernels.attention.variants import (
+    APART_HEAD_DIMS,
+    APART_QUERIES,
+    PREFILL_QUERIES,
+    context_queries,
+)
 from zse.kernels.layout import HeadShape
 
 
@@ -32,6 +37,7 @@ def check(
     group: int = 1,
     quantized: bool = False,
     narrow: bool = False,
+    tile_queries: int = PREFILL_QUERIES,
 ) -> None:
     """Attend with chunks of (first position, rows), one a sequence; memory is poisoned before."""
     torch.manual_seed(8)
@@ -58,7 +64,7 @@ def check(
         first_row += count
         first_lines.append(len(entries) * 32)
         entries += context_entries(tables.lists[row], first + count)
-    lists = prefill_tiles(described, PREFILL_QUERIES)
+    lists = prefill_tiles(described, tile_queries)
     lines = [first_lines[row] for row in lists.table_rows]
     arrays = [
         torch.tensor(each, dtype=torch.int32)
@@ -70,6 +76,7 @@ def check(
         num_blocks=len(entries),
         blocks=arrays[4].data_ptr(),
         tile_lines=arrays[3].data_ptr(),
+        queries=tile_queries,
     )
     launcher = InterpretedLauncher()
     gather_context(launcher, shape, pages.cache, context)
@@ -100,6 +107,16 @@ def test_chunks_with_and_without_a_prefix(chunks: list[tuple[int, int]]) -> None
 @pytest.mark.parametrize("head_dim", [128, 256])
 def test_wider_heads_that_share_a_key(head_dim: int) -> None:
     check([(40, 30)], head_dim=head_dim, kv_heads=1, group=3)
+
+
+@pytest.mark.parametrize("head_dim", APART_HEAD_DIMS)
+def test_tiles_of_more_queries_see_what_each_of_them_sees(head_dim: int) -> None:
+    check([(100, 150), (0, 5)], head_dim=head_dim, tile_queries=APART_QUERIES)
+
+
+def test_heads_that_the_form_of_wide_tiles_does_not_take_make_all_of_a_step_narrow() -> None:
+    assert context_queries([64, 128], "sm_90") == APART_QUERIES
+    assert context_queries([64, 256], "sm_90") == context_queries([128], "sm_80") == PREFILL_QUERIES
 
 
 @pytest.mark.parametrize("options", [{"quantized": True}, {"narrow": True}])

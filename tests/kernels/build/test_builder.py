@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,6 +163,15 @@ def test_a_variant_with_too_much_shared_memory_is_left_out_with_the_reason(tmp_p
     made = build(tmp_path, large, target="sm_86")
     assert "sm_86 has 101376" in made.skipped[large.key]
     assert KernelPack.open(made.data).missing([large]) == ()
+
+
+def test_what_is_written_for_another_architecture_is_left_out_uncompiled(tmp_path: Path) -> None:
+    odd = variant(
+        replace(PRODUCT, name="sample.odd", module="nowhere", targets=("sm_90",)), BLOCK=64
+    )
+    made = build(tmp_path, odd, target="sm_80")
+    assert made.skipped == {odd.key: "is written for sm_90"}
+    assert KernelPack.open(made.data).missing([odd]) == ()
 
 
 @pytest.mark.slow

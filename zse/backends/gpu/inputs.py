@@ -36,7 +36,10 @@ class StepArrays:
     tile_table_rows: Integers = integers("tiles")
     tile_first_positions: Integers = integers("tiles")
     tile_ends: Integers = integers("tiles")
-    tile_lines: Integers = integers("context_tiles")
+    context_first_rows: Integers = integers("context_tiles")
+    context_num_rows: Integers = integers("context_tiles")
+    context_first_positions: Integers = integers("context_tiles")
+    context_lines: Integers = integers("context_tiles")
     context_blocks: Integers = integers("context_blocks")
     types: Integers = integers("typed_rows")
     run_first_rows: Integers = integers("runs")
@@ -65,6 +68,8 @@ class InputShape:
     """Query tiles of the prefill rows."""
     context_blocks: int = 0
     """Blocks of the prefill rows' sequences where they are copied to lines; else none."""
+    context_tiles: int = 0
+    """Query tiles over these lines."""
     typed_rows: int = 0
     """All rows where some token is of the second type, which an encoder tells apart; else none."""
     runs: int = 0
@@ -87,11 +92,6 @@ class InputShape:
     @property
     def rows(self) -> int:
         return self.decode_rows + self.prefill_rows
-
-    @property
-    def context_tiles(self) -> int:
-        """Query tiles whose sequences are copied to lines."""
-        return self.tiles if self.context_blocks else 0
 
     @property
     def adapter_tile_rows(self) -> int:

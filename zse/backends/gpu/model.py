@@ -203,6 +203,7 @@ class DeviceModel:
             max_slots=self.options.batch.max_sequences,
             max_sampled=bucket_of(self.options.batch.max_sequences + MAX_DRAFTS),
             tile_queries=PREFILL_QUERIES,
+            context_queries=self.plans.context_queries,
             all_single=self.plans.all_single,
             most_context_blocks=self.plans.most_context_blocks,
             table_stride=-(-self.plans.max_context // BLOCK_SIZE) + 1,  # a step ahead of the end
@@ -273,7 +274,18 @@ class DeviceModel:
             keys=step.scratch.context,
             num_blocks=step.shape.context_blocks,
             blocks=step.inputs.context_blocks,
-            tile_lines=step.inputs.tile_lines,
+            tile_lines=step.inputs.context_lines,
+            queries=self.plans.context_queries,
+        )
+
+    def context_tiles(self, step: Step) -> PrefillTiles:
+        """Return the tiles over lines; they tell of no tables."""
+        return PrefillTiles(
+            count=step.shape.context_tiles,
+            first_rows=step.inputs.context_first_rows,
+            num_rows=step.inputs.context_num_rows,
+            table_rows=0,
+            first_positions=step.inputs.context_first_positions,
         )
 
     def head_inputs(self, step: Step, query: Query, *, prefill: bool = False) -> HeadInputs:

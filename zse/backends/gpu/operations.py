@@ -377,15 +377,15 @@ class GPUOperations(Choosing):
         """Attend with the rows of prompts, over the paged cache or over lines of it."""
         model, own = self._model, self._model.attentions[layer]
         shape, cache = own.kind.shape, step.cache.layers[layer]
-        launcher, queries, tiles = step.launcher, step.scratch.query, model.tiles(step)
+        launcher, queries = step.launcher, step.scratch.query
         if (context := model.context(step, layer)) is not None:
             gather_context(launcher, shape, cache, context)
-            scale = own.rules.scale
+            tiles, scale = model.context_tiles(step), own.rules.scale
             attention_over_context(
                 launcher, queries, shape, context, tiles, output_address, scale=scale
             )
             return
-        tables = model.tables(step, layer)
+        tables, tiles = model.tables(step, layer), model.tiles(step)
         attention_prefill(
             launcher, queries, shape, cache, tables, tiles, output_address, rules=own.rules
         )

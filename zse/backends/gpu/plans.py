@@ -30,7 +30,7 @@ from zse.backends.states import states_of
 from zse.backends.types import LOGITS_ROWS, MAX_DRAFTS, mask_bytes
 from zse.kernels.attention.context import aligned_blocks, context_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
-from zse.kernels.attention.variants import decode_tile
+from zse.kernels.attention.variants import context_queries, decode_tile
 from zse.kernels.linear.launch_8bit import splits_of_turned, takes_8bit, turned_bytes
 from zse.kernels.linear.plan import plan_any_rows, plan_linear
 from zse.kernels.linear.weight import supports_quantized
@@ -80,6 +80,9 @@ class StepPlans:
         self._kinds = tuple(dict.fromkeys(self.attention_kinds.values()))
         self.lines_shapes = lines_shapes_of(spec, facts.target)
         """Of each layer whose long prompts are read over lines, by number."""
+        widths = {shape.head_dim for shape in self.lines_shapes.values()}
+        self.context_queries = context_queries(widths, facts.target)
+        """Queries of a tile over lines, the same in all layers."""
         states = states_of(spec, options)
         self.deltas = states.shapes
         """The numbers of each layer that has linear attention, by number."""

@@ -52,6 +52,8 @@ class StepLimits:
     """Rows that a step can sample."""
     all_single: bool = False
     """Whether tokens of prompts, too, are computed each on its own."""
+    context_queries: int = 0
+    """Queries in a tile of attention over lines."""
     most_context_blocks: int = 0
     """Blocks of sequences that are copied to lines for a step's prompts at most; 0: none are."""
 
@@ -168,12 +170,14 @@ def shape_of(
     entry_room = entry_room or len(plan.entries.rows)
     chunks = plan.batch.chunks
     lengths = [len(chunks[i].token_ids) for i in plan.prefill]
+    context_blocks = _context_blocks(plan, limits) if sum(lengths) >= LINES_ROWS else 0
     return InputShape(
         decode_rows=bucket or plan.single_rows,
         rows_follow=plan.single_rows > len(plan.single),
         prefill_rows=sum(lengths),
-        tiles=sum(-(-length // limits.tile_queries) for length in lengths),
-        context_blocks=_context_blocks(plan, limits) if sum(lengths) >= LINES_ROWS else 0,
+        tiles=_count_tiles(lengths, limits.tile_queries),
+        context_blocks=context_blocks,
+        context_tiles=_count_tiles(lengths, limits.context_queries) if context_blocks else 0,
         typed_rows=sum(lengths) if any(chunks[i].second_from for i in plan.prefill) else 0,
         runs=len(lengths),
         longest_run=max(lengths, default=0),
@@ -184,6 +188,10 @@ def shape_of(
         entries=entry_room if plan.sampling_kind.adjusted else 0,
         adapter_tiles=adapter_room or plan.adapter_tiles,
     )
+
+
+def _count_tiles(lengths: Sequence[int], queries: int) -> int:
+    return sum(-(-length // queries) for length in lengths)
 
 
 def _context_blocks(plan: StepPlan, limits: StepLimits) -> int:

@@ -53,17 +53,17 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     _write_runs(writer, [chunks[i] for i in plan.prefill])
     if shape.typed_rows:
         _write_types(writer, [chunks[i] for i in plan.prefill])
-    tiles = tiles_of(plan, shape, limits)
-    _write_tiles(writer, tiles)
+    _write_tiles(writer, tiles_of(plan, shape, limits.tile_queries))
     if shape.context_blocks:
+        tiles = tiles_of(plan, shape, limits.context_queries)
         _write_context(writer, plan, tiles, shape.decode_rows)
     if shape.adapter_tiles:
         _write_adapters(writer, plan, shape)
     _write_sampling(writer, plan, shape, limits)
 
 
-def tiles_of(plan: StepPlan, shape: InputShape, limits: StepLimits) -> TileLists:
-    """Cut the prefill chunks into tiles of queries; row 0 is the first prefill row."""
+def tiles_of(plan: StepPlan, shape: InputShape, queries: int) -> TileLists:
+    """Cut the prefill chunks into tiles of so many queries; row 0 is the first prefill row."""
     chunks: list[PrefillChunk] = []
     first_row = 0
     for table, i in enumerate(plan.prefill, start=shape.decode_rows):
@@ -77,7 +77,7 @@ def tiles_of(plan: StepPlan, shape: InputShape, limits: StepLimits) -> TileLists
             )
         )
         first_row += len(chunk.token_ids)
-    return prefill_tiles(chunks, limits.tile_queries)
+    return prefill_tiles(chunks, queries)
 
 
 def _single_tokens(chunks: Sequence[SequenceChunk]) -> tuple[list[int], list[int], list[int]]:
@@ -163,7 +163,10 @@ def _write_tiles(writer: InputWriter, tiles: TileLists) -> None:
 
 
 def _write_context(writer: InputWriter, plan: StepPlan, tiles: TileLists, first_table: int) -> None:
-    """Write the blocks that are copied to lines, and where each tile's sequence begins there."""
+    """Write the blocks that are copied to lines, and the tiles over them.
+
+    With each tile goes where its sequence begins there.
+    """
     entries: list[int] = []
     first_lines: list[int] = []
     for i in plan.prefill:
@@ -173,7 +176,10 @@ def _write_context(writer: InputWriter, plan: StepPlan, tiles: TileLists, first_
         entries += context_entries(chunk.block_table, end)
     lines = [first_lines[table - first_table] for table in tiles.table_rows]
     writer.integers(writer.arrays.context_blocks, entries)
-    writer.integers(writer.arrays.tile_lines, lines)
+    writer.integers(writer.arrays.context_first_rows, tiles.first_rows)
+    writer.integers(writer.arrays.context_num_rows, tiles.num_rows)
+    writer.integers(writer.arrays.context_first_positions, tiles.first_positions)
+    writer.integers(writer.arrays.context_lines, lines)
 
 
 def _write_adapters(writer: InputWriter, plan: StepPlan, shape: InputShape) -> None:

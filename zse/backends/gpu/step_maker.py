@@ -118,11 +118,13 @@ class StepMaker:
         """Load the code that a first prompt of about so many tokens goes through."""
         is_single = self.limits.all_single
         tiled_rows = 0 if is_single else rows
+        context_blocks = self._lines_of(tiled_rows)
         shape = InputShape(
             decode_rows=rows - tiled_rows,
             rows_follow=is_single,
             prefill_rows=tiled_rows,
-            context_blocks=self._lines_of(tiled_rows),
+            context_blocks=context_blocks,
+            context_tiles=-(-tiled_rows // self.limits.context_queries) if context_blocks else 0,
             tiles=-(-tiled_rows // self.limits.tile_queries),
             runs=1,
             longest_run=tiled_rows,

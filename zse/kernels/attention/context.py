@@ -11,8 +11,9 @@ from zse.errors import UnsupportedModelError
 from zse.kernels.attention.variants import (
     CONTEXT_HEAD_DIMS,
     LINES_ALIGNMENT,
+    PREFILL_QUERIES,
+    context_form,
     context_tokens,
-    context_variant,
     gather_context_variant,
 )
 from zse.kernels.layout import BLOCK_TOKENS, CACHES_OF_WIDTHS, CONTEXT_ENTRY
@@ -43,6 +44,8 @@ class Context:
     """Address of int32 [num_blocks], as ``context_entries`` makes them."""
     tile_lines: int
     """Address of int32 [tiles], the line at which each tile's sequence begins."""
+    queries: int = PREFILL_QUERIES
+    """Queries of a tile: ``context_queries`` of all heads of a step."""
 
     @property
     def num_lines(self) -> int:
@@ -124,7 +127,7 @@ def attention_over_context(
 
     Args:
         queries_address: bfloat16 [rows, num_heads, head_dim].
-        tiles: Cut for ``PREFILL_QUERIES`` tokens each.
+        tiles: Cut for ``context.queries`` tokens each.
         output_address: bfloat16 [rows, num_heads * head_dim].
         scale: Factor on scores; 0 for 1 / sqrt(head_dim).
         tuned: Another compiled form to use, when forms are compared.
@@ -132,14 +135,13 @@ def attention_over_context(
     Raises:
         UnsupportedModelError: No kernel takes these heads.
     """
-    tokens = context_tokens(shape.head_dim, launcher.device.target)
-    if not tokens:
+    target = launcher.device.target
+    if not context_tokens(shape.head_dim, target):
         raise UnsupportedModelError(
-            f"there is no attention over lines for heads of {shape.head_dim} columns on "
-            f"{launcher.device.target}"
+            f"there is no attention over lines for heads of {shape.head_dim} columns on {target}"
         )
     launcher.launch(
-        tuned or context_variant(shape.head_dim, tokens),
+        tuned or context_form(shape.head_dim, target, context.queries),
         (shape.num_heads, tiles.count, 1),
         queries_address,
         context.keys,

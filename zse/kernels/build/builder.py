@@ -90,7 +90,8 @@ def build_pack(
     roots = (*import_paths, _ROOT)
     finished = FinishedKernels(folder=cache_dir / "finished", versions=versions, roots=roots)
     with tempfile.TemporaryDirectory(prefix="zse-kernels-") as folder:
-        jobs = [_job(one, target, Path(folder) / str(i)) for i, one in enumerate(variants)]
+        wanted = [one for one in variants if target.name in (one.kernel.targets or (target.name,))]
+        jobs = [_job(one, target, Path(folder) / str(i)) for i, one in enumerate(wanted)]
         results, found = _compile(
             jobs,
             finished,
@@ -99,6 +100,11 @@ def build_pack(
             progress=progress,
         )
     kernels, skipped, failed = _sort_out(results, target)
+    skipped |= {
+        one.key: f"is written for {', '.join(one.kernel.targets)}"
+        for one in variants
+        if one not in wanted
+    }
     if failed and not keep_going:
         key, text = next(iter(failed.items()))
         raise KernelRule.BUILD_FAILED(

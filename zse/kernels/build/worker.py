@@ -19,6 +19,7 @@ import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 _PARAMETER_BITS = {"i32": 32, "i64": 64, "fp32": 32}
 _ENTRY = re.compile(r"\.visible \.entry [\w$]+\(\s*(.*?)\)", re.DOTALL)
@@ -68,7 +69,8 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
         "launch_pdl": programmatic,
         "enable_fp_fusion": True,
     }
-    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
+    language = GluonASTSource if function.is_gluon() else ASTSource
+    source = language(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     target = GPUTarget("cuda", job["number"], 32)
     compiled = triton.compile(source, target=target, options=options)
     metadata = compiled.metadata
