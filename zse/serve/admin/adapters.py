@@ -14,6 +14,7 @@ from zse.engine.adapters import Adapter
 from zse.errors import ModelNotFoundError, NotFoundError
 from zse.models.lora.read import CONFIG_NAME, WEIGHTS_NAME
 from zse.serve.adapters import as_model
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.models import Name
 from zse.serve.admin.shapes import AskedShape
@@ -21,7 +22,12 @@ from zse.serve.http.requests import state_of
 from zse.serve.models import DEFAULT_ALIAS, TableEntry
 from zse.serve.state import AppState
 
-router = APIRouter(prefix="/v1", tags=["adapters"], dependencies=[Depends(Guard("admin"))])
+router = APIRouter(
+    route_class=BoundedRoute,
+    prefix="/v1",
+    tags=["adapters"],
+    dependencies=[Depends(Guard("admin"))],
+)
 
 FolderName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 

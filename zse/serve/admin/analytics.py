@@ -7,13 +7,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import Shape
 from zse.serve.history import MAX_FACTS, MAX_MINUTES, History, Minute, Outcome
 from zse.serve.http.requests import state_of
 
 router = APIRouter(
-    prefix="/api/analytics", tags=["analytics"], dependencies=[Depends(Guard("admin"))]
+    route_class=BoundedRoute,
+    prefix="/api/analytics",
+    tags=["analytics"],
+    dependencies=[Depends(Guard("admin"))],
 )
 Minutes = Annotated[int, Query(ge=1, le=MAX_MINUTES, description="How far back, in minutes.")]
 

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 
 from zse.errors import StoreError
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import Shape
 from zse.serve.audit.entry import AuditEntry, moment_of
@@ -18,7 +19,12 @@ from zse.serve.audit.log import NUM_REMEMBERED, AuditLog
 from zse.serve.audit.query import Wanted, newest, summarize_files
 from zse.serve.http.requests import state_of
 
-router = APIRouter(prefix="/api/audit", tags=["audit"], dependencies=[Depends(Guard("admin"))])
+router = APIRouter(
+    route_class=BoundedRoute,
+    prefix="/api/audit",
+    tags=["audit"],
+    dependencies=[Depends(Guard("admin"))],
+)
 MAX_HOURS = 24 * 366
 MAX_ENTRIES = 10_000
 Hours = Annotated[float, Query(gt=0, le=MAX_HOURS, description="How far back, in hours.")]

@@ -12,6 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Depends, Request
 from pydantic import Field
 
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import AskedShape, Shape
 from zse.serve.http.requests import state_of
@@ -19,7 +20,10 @@ from zse.serve.models import TableEntry
 from zse.serve.state import AppState
 
 router = APIRouter(
-    prefix="/api/batching", tags=["batching"], dependencies=[Depends(Guard("admin"))]
+    route_class=BoundedRoute,
+    prefix="/api/batching",
+    tags=["batching"],
+    dependencies=[Depends(Guard("admin"))],
 )
 
 

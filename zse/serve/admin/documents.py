@@ -9,11 +9,13 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from zse.errors import InvalidParameterError, MissingDependencyError
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import AskedShape, Shape
+from zse.serve.documents.blocks import MAX_TEXT_CHARACTERS
 from zse.serve.documents.chunks import CHUNK_CHARACTERS, OVERLAP_CHARACTERS, chunks_of
 from zse.serve.documents.embedding import embed_chunks
 from zse.serve.documents.excerpts import excerpts_text
@@ -28,22 +30,39 @@ from zse.serve.http.multipart import Part, parts_of
 from zse.serve.http.requests import state_of
 
 router = APIRouter(
-    prefix="/api/rag", tags=["documents"], dependencies=[Depends(Guard("inference"))]
+    route_class=BoundedRoute,
+    prefix="/api/rag",
+    tags=["documents"],
+    dependencies=[Depends(Guard("inference"))],
 )
 
 LOG = logging.getLogger("zse.serve")
 
 MAX_NAME = 200
+MAX_METADATA = 16
 _Name = Annotated[str, Field(max_length=MAX_NAME)]
 _Id = Annotated[str, Field(max_length=64)]
 _Model = Annotated[str, Field(max_length=512)]
 _Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 
+def _few(metadata: object) -> object:
+    """Refuse many texts at once, of which each might be an error of its own.
+
+    Raises:
+        ValueError: There are too many.
+    """
+    if isinstance(metadata, dict) and len(metadata) > MAX_METADATA:
+        raise ValueError(f"it has more than {MAX_METADATA} texts")
+    return metadata
+
+
 class Cutting(AskedShape):
     """How a document is cut, and what makes vectors of its chunks."""
 
-    metadata: Annotated[_Metadata, Field(max_length=16)] = Field(default_factory=dict)
+    metadata: Annotated[_Metadata, Field(max_length=MAX_METADATA), BeforeValidator(_few)] = Field(
+        default_factory=dict
+    )
     """Texts of the caller's own, told with the document."""
     chunk_characters: Annotated[int, Field(ge=200, le=8000)] = CHUNK_CHARACTERS
     """The longest chunk."""
@@ -57,7 +76,7 @@ class Cutting(AskedShape):
 
 class NewDocument(Cutting):
     name: _Name
-    content: Annotated[str, Field(min_length=1)]
+    content: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
     kind: Literal["text", "markdown", "html"] = "text"
 
 

@@ -15,6 +15,7 @@ from zse.errors import RefusedError
 from zse.serve.access.caller import Scope
 from zse.serve.access.key_file import KeyFile, no_such_key
 from zse.serve.access.keys import MAX_LIMIT, MAX_WEIGHT, ApiKey, KeyTable, make_key
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import AskedShape, Shape
 from zse.serve.http.requests import state_of
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     from zse.serve.access.policy import Access
 
-router = APIRouter(prefix="/api", tags=["keys"], dependencies=[Depends(Guard("admin"))])
+router = APIRouter(
+    route_class=BoundedRoute, prefix="/api", tags=["keys"], dependencies=[Depends(Guard("admin"))]
+)
 Name = Annotated[str, Path(max_length=64, description="What the key is called.")]
 
 

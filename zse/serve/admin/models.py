@@ -12,6 +12,7 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import AliasChoices, Field
 
 from zse.models.registry import Category
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.catalog import Catalog, KnownModelEntry, ModelVerdict
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.loading import Load, LoadOrder, ModelLoader
@@ -28,7 +29,12 @@ from zse.serve.state import AppState
 if TYPE_CHECKING:
     from zse.serve.fleet.fleet import Fleet
 
-router = APIRouter(prefix="/api/models", tags=["models"], dependencies=[Depends(Guard("admin"))])
+router = APIRouter(
+    route_class=BoundedRoute,
+    prefix="/api/models",
+    tags=["models"],
+    dependencies=[Depends(Guard("admin"))],
+)
 
 Scheme = Literal["int4", "int3", "int2", "nf4", "nl4", "mxfp4", "int8", "fp16", "bf16"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[^\x00-\x1f\x7f]+$")]

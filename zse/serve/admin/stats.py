@@ -14,6 +14,7 @@ from zse.device.cgroup import read_text
 from zse.device.open import cuda_device_present
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.seats import FleetStatus, fleet_status
 from zse.serve.admin.shapes import Shape
@@ -21,7 +22,12 @@ from zse.serve.http.requests import state_of
 from zse.serve.models import DEFAULT_ALIAS, TableEntry
 from zse.serve.state import AppState
 
-router = APIRouter(prefix="/api/stats", tags=["stats"], dependencies=[Depends(Guard("metrics"))])
+router = APIRouter(
+    route_class=BoundedRoute,
+    prefix="/api/stats",
+    tags=["stats"],
+    dependencies=[Depends(Guard("metrics"))],
+)
 
 
 class CpuStats(Shape):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Body, Depends, Request
 
 from zse.errors import RefusedError
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.models import Name
 from zse.serve.admin.seats import FleetStatus, fleet_status
@@ -16,7 +17,12 @@ from zse.serve.http.requests import state_of
 if TYPE_CHECKING:
     from zse.serve.fleet.fleet import Fleet
 
-router = APIRouter(prefix="/api/models", tags=["models"], dependencies=[Depends(Guard("admin"))])
+router = APIRouter(
+    route_class=BoundedRoute,
+    prefix="/api/models",
+    tags=["models"],
+    dependencies=[Depends(Guard("admin"))],
+)
 
 
 class PinRequest(AskedShape):

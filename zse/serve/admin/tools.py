@@ -10,13 +10,19 @@ from pydantic import Field
 
 from zse.errors import InvalidParameterError, UsageError
 from zse.serve.access.caller import caller_of
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import AskedShape, Shape
 from zse.serve.http.requests import state_of
 from zse.serve.toolbox import Toolbox
 from zse.text.pieces import CallOpening, Said, Thought
 
-router = APIRouter(prefix="/api/tools", tags=["tools"], dependencies=[Depends(Guard("inference"))])
+router = APIRouter(
+    route_class=BoundedRoute,
+    prefix="/api/tools",
+    tags=["tools"],
+    dependencies=[Depends(Guard("inference"))],
+)
 
 MOST_TEXT = 262_144
 MOST_CALLS = 16

@@ -51,7 +51,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     """
     await state_of(request).hold()
     state_of(request).require_any()
-    declared = _declared_type(request.headers)
+    declared = declared_type(request.headers)
     is_declared = declared == "application/json" or declared.endswith("+json")
     if not (is_declared or is_undeclared(request.headers)):
         raise _undeclared(declared)
@@ -72,10 +72,11 @@ def is_undeclared(headers: Headers) -> bool:
     and bodies without a type, unlike JSON, without asking the server.
     """
     is_of_browser = "origin" in headers or "sec-fetch-site" in headers
-    return _declared_type(headers) in _UNDECLARED and not is_of_browser
+    return declared_type(headers) in _UNDECLARED and not is_of_browser
 
 
-def _declared_type(headers: Headers) -> str:
+def declared_type(headers: Headers) -> str:
+    """Return the media type of a body as its sender calls it, in lower case."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from zse.serve.access.caller import caller_of
+from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.asking import let_go
 from zse.serve.http.json_body import with_body
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from zse.serve.ui.conversations import Row
 
 router = APIRouter(
-    prefix="/api/chat/conversations", tags=["chat"], dependencies=[Depends(Guard("inference"))]
+    route_class=BoundedRoute,
+    prefix="/api/chat/conversations",
+    tags=["chat"],
+    dependencies=[Depends(Guard("inference"))],
 )
 LONG_CONVERSATION = 64
 """Messages; a conversation of more is checked off the event loop."""
