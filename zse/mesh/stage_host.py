@@ -53,6 +53,7 @@ class StageHost:
         self.seconds = 0.0
         """Of a step, lately."""
         self._log: OrderedDict[int, tuple[bytes | memoryview, bytes | bytearray]] = OrderedDict()
+        self._incoming = bytearray()
         self._dirty: set[int] = set()
         self._touched: set[int] = set()
         self._num_unsettled = 0
@@ -125,7 +126,7 @@ class StageHost:
         batch = read_batch(bytes(head.batch), part.stage.model.vocab_size)
         incoming: memoryview[float] | None = None
         if not stage.is_first:
-            incoming = memoryview(bytearray(4 * num_rows(batch) * part.width)).cast("f")
+            incoming = self._room_for(num_rows(batch))
             read_rows(part.library, Codec(codecs[head.stage]), rows, incoming, part.width)
         found = part.compute(batch, incoming)
         if stage.is_last:
@@ -143,6 +144,13 @@ class StageHost:
         taken = self._clock() - begun
         self.seconds += (taken - self.seconds) * (_SMOOTHING if self.seconds else 1.0)
         return True
+
+    def _room_for(self, count: int) -> memoryview[float]:
+        """Return float32 [count, width], the same memory for each step."""
+        num_bytes = 4 * count * self.part.width
+        if len(self._incoming) < num_bytes:
+            self._incoming = bytearray(num_bytes)
+        return memoryview(self._incoming)[:num_bytes].cast("f")
 
     def trim(self, upto: int, settled: int) -> None:
         """Forget what nobody can ask for any more, and what the standby is known to have."""

@@ -78,6 +78,25 @@ def test_logits_of_two_ranks_are_those_of_one_process(
         assert_close(as_tensor(found), expected)
 
 
+def test_two_ranks_are_as_near_to_exact_numbers_as_one_process_is_where_both_round(
+    make_pair: Callable[..., Any],
+) -> None:
+    """What ranks add up is not rounded: what parts them from one process is that both round."""
+    path = make_pair("qwen2", "int8", hidden_size=256, intermediate_size=512).path
+    usual = {**POOL, "kv_dtype": "fp32", "deterministic": True}
+    exact, alone = (
+        logits_alone(path, **{**usual, "exact_activations": no}) for no in (True, False)
+    )
+    error = float((alone - exact).norm() / exact.norm())
+    with joined_runners(path, 2, **usual) as joined:
+        found, *_ = joined.each(lambda one: one.logits(TEXT))
+    with joined_runners(path, 2, **{**usual, "exact_activations": True}) as joined:
+        exact_found, *_ = joined.each(lambda one: one.logits(TEXT))
+    assert 1e-4 < error < 0.1
+    assert float((as_tensor(found) - exact).norm() / exact.norm()) < 1.5 * error
+    assert_close(as_tensor(exact_found), exact)
+
+
 @pytest.mark.parametrize("ranks", [pytest.param(3, marks=pytest.mark.nightly), 4])
 def test_ranks_that_share_a_kv_head_and_differ_in_width_compute_the_same(
     ranks: int, make_pair: Callable[..., Any]

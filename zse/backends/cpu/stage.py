@@ -39,6 +39,7 @@ class CPUStage(CPUBackend):
     def __init__(self, reader: ZSEReader, stage: StageSpec, options: LoadOptions) -> None:
         self.stage = stage
         self._program: Program | None = None
+        self._outgoing = bytearray()
         super().__init__(reader, stage.model, options)
 
     # --- what differs from a whole model ------------------------------------------------------
@@ -88,7 +89,8 @@ class CPUStage(CPUBackend):
             incoming: float32 [rows * width], in the order of ``Step``; None for the first stage.
 
         Returns:
-            The same behind these layers; of the last stage the tokens that follow each chunk.
+            The same behind these layers, until the next step; of the last stage the tokens that
+            follow each chunk.
 
         Raises:
             EngineError: The stream has other rows than the step, or the batch contradicts itself.
@@ -108,7 +110,10 @@ class CPUStage(CPUBackend):
         if self.stage.is_last:
             self._stream = Stream(self.width, incoming, None)
             return self._sample(program, step)
-        outgoing = memoryview(bytearray(4 * num_rows * self.width)).cast("f")
+        # Kept: to make room for a piece of a prompt takes the system longer than to fill it.
+        if len(self._outgoing) < (num_bytes := 4 * num_rows * self.width):
+            self._outgoing = bytearray(num_bytes)
+        outgoing = memoryview(self._outgoing)[:num_bytes].cast("f")
         stream = Stream(self.width, incoming, outgoing)
         for _ in computed(self._pool, self._registers, program, step, [], stream=stream):
             pass

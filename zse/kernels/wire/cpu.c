@@ -28,12 +28,19 @@ static float wide(uint16_t half) {
     return number;
 }
 
+static float greater(float number, float most) {
+    float size = fabsf(number);
+    return size > most ? size : most; /* passes over what is no number */
+}
+
+/* In lanes, since a compiler may not part a chain of comparisons by itself. */
 static float largest(const float *numbers, int64_t count) {
-    float most = 0.0f;
-    for (int64_t i = 0; i < count; i++) {
-        float size = fabsf(numbers[i]);
-        most = size > most ? size : most;
-    }
+    float lanes[16] = {0}, most = 0.0f;
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16)
+        for (int lane = 0; lane < 16; lane++) lanes[lane] = greater(numbers[i + lane], lanes[lane]);
+    for (; i < count; i++) most = greater(numbers[i], most);
+    for (int lane = 0; lane < 16; lane++) most = greater(lanes[lane], most);
     return most;
 }
 
@@ -77,16 +84,34 @@ static float from_e4m3(uint8_t code) {
     return code & 0x80 ? -size : size;
 }
 
+typedef float eight __attribute__((vector_size(32)));
+
+/* Sums and differences of numbers that stand some places apart within eight. */
+#define MIX_EIGHT(numbers, sign, ...)                                                 \
+    numbers = __builtin_shufflevector(numbers, numbers, __VA_ARGS__) + numbers * sign
+
 /* Hadamard's transform, divided by the square root of 64: its own inverse. */
 static void mix(float *numbers) {
-    for (int half = 1; half < GROUP; half *= 2)
-        for (int start = 0; start < GROUP; start += 2 * half)
-            for (int i = start; i < start + half; i++) {
-                float left = numbers[i], right = numbers[i + half];
-                numbers[i] = left + right;
-                numbers[i + half] = left - right;
+    const eight one = {1, -1, 1, -1, 1, -1, 1, -1}, two = {1, 1, -1, -1, 1, 1, -1, -1};
+    const eight four = {1, 1, 1, 1, -1, -1, -1, -1};
+    eight parts[GROUP / 8];
+    memcpy(parts, numbers, sizeof parts);
+    for (int part = 0; part < GROUP / 8; part++) {
+        eight found = parts[part];
+        MIX_EIGHT(found, one, 1, 0, 3, 2, 5, 4, 7, 6);
+        MIX_EIGHT(found, two, 2, 3, 0, 1, 6, 7, 4, 5);
+        MIX_EIGHT(found, four, 4, 5, 6, 7, 0, 1, 2, 3);
+        parts[part] = found;
+    }
+    for (int half = 1; half < GROUP / 8; half *= 2)
+        for (int part = 0; part < GROUP / 8; part++)
+            if (!(part & half)) {
+                eight left = parts[part], right = parts[part + half];
+                parts[part] = left + right;
+                parts[part + half] = left - right;
             }
-    for (int i = 0; i < GROUP; i++) numbers[i] *= 0.125f;
+    for (int part = 0; part < GROUP / 8; part++) parts[part] *= 0.125f;
+    memcpy(numbers, parts, sizeof parts);
 }
 
 static uint8_t *put_int8(const float *row, int64_t count, uint8_t *output) {
