@@ -83,6 +83,7 @@ def measure(files: dict[str, Path], options: argparse.Namespace) -> dict[str, An
                 **{f"stay_first_token_ms_{key}": one for key, one in spread(stays[name]).items()},
                 "swap_in_server_ms_mean": server.swap_ms(name),
                 "ledger_ms_p50": server.ledger(name, skip=1),
+                "load": server.last_load(),
             }
         found["sleep"] = [
             server.sleep(level, vocabulary, gpu_bytes_before=used_before) for level in (1, 2)
@@ -153,6 +154,13 @@ class Server:
                 for key in ("start_ms", "end_ms")
             ]
         return dict(sorted(found.items(), key=lambda item: item[1][1]))
+
+    def last_load(self) -> dict[str, Any]:
+        """Return what the log says of the last weights that came."""
+        lines = [json.loads(line) for line in self._log.read_bytes().splitlines() if line]
+        told = [line for line in lines if line["message"] == "weights are on the GPU"]
+        of = ("gigabytes", "milliseconds", "milliseconds_of_a_thread")
+        return {key: told[-1][key] for key in of} if told else {}
 
     def sleep(
         self, level: int, vocabulary: dict[str, int], *, gpu_bytes_before: int
@@ -257,7 +265,7 @@ def print_tables(result: dict[str, Any]) -> None:
         phases = ", ".join(
             f"{phase} {began:g}-{ended:g}" for phase, (began, ended) in one["ledger_ms_p50"].items()
         )
-        print(f"{name} ledger, ms: {phases}")
+        print(f"{name} ledger, ms: {phases}; load: {one['load']}")
     print(f"{'sleep':<8} {'sleep ms':>9} {'wake ms':>9} {'token ms':>9}  held awake -> asleep, MB")
     for one in result["sleep"]:
         held = ", ".join(

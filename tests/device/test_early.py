@@ -16,9 +16,13 @@ CODE = """
 import ctypes
 from zse.device.early import open_early, wake_driver
 wake_driver([])
-open_early("cuda").join()
-from zse.device.cuda.gpu import Gpu
-Gpu.open().close()
+open_early("cuda")
+from zse.device.open import open_gpu
+open_gpu("cuda").close()
+from zse.device.early import early
+assert not any(thread.is_alive() for thread in early.threads)
+assert set(early.times) == {"driver", "device"}
+assert early.times["driver"][0] <= early.times["driver"][1] <= early.times["device"][1]
 print("opened")
 """
 

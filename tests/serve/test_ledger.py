@@ -77,6 +77,14 @@ def test_phases_follow_each_other_and_moments_are_kept_once():
     assert phases["load"]["start_ms"] >= phases["interpreter"]["end_ms"] - 1
 
 
+def test_what_was_done_before_the_ledger_is_on_its_clock():
+    ledger = Ledger(clock=Clock())
+    ledger.note("driver", 99.99, 100.25)
+    driver = ledger.to_json()["driver"]
+    assert driver["duration_ms"] == pytest.approx(260)
+    assert driver["start_ms"] == pytest.approx(ledger.now_ms() - 10, abs=0.2)
+
+
 def test_the_ledger_of_a_model_begins_with_the_model_and_knows_no_process():
     ledger = Ledger.of_model()
     with ledger.phase("weights"):

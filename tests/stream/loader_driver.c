@@ -48,8 +48,10 @@ static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled
 #define ADDRESS(name) .name = late_##name,
   const struct zse_driver driver = {FUNCTIONS(ADDRESS) .context = (void *)7};
   const struct zse_file file = {.fd = fd, .direct_fd = -1, .size = SIZE};
+  struct zse_areas *areas = threads % 2 ? zse_areas_begin(threads, chunk_bytes) : NULL;
+  if (areas && buffers > 1) usleep(2000);
   struct zse_kept *kept = keeps ? zse_keep(&driver, 5 << 20) : NULL;
-  const struct zse_order order = {&driver, &file, chunks, count, 7, (uint64_t)block, chunk_bytes, threads, buffers, kept};
+  const struct zse_order order = {&driver, &file, chunks, count, 7, (uint64_t)block, chunk_bytes, threads, buffers, kept, areas};
   int32_t started;
   memset(block, 0, SIZE);
   struct zse_load *running = zse_load_start(&order, &started);
@@ -70,6 +72,7 @@ static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled
     zse_drop(kept);
   }
   if (ahead.memory) munmap(ahead.memory, (size_t)chunks[0].length);
+  if (areas) zse_areas_end(areas);
   if (late_get(LIVE)) printf("something was not given back\n");
   return failure;
 }

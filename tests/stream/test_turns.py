@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from zse.stream.turns import TURN_SECONDS, short_turns
+from zse.stream.turns import (
+    START_TURN_SECONDS,
+    TURN_SECONDS,
+    begin_turns,
+    end_turns,
+    short_turns,
+)
 
 
 def test_turns_are_short_until_the_last_block_has_ended() -> None:
@@ -14,6 +20,16 @@ def test_turns_are_short_until_the_last_block_has_ended() -> None:
     with short_turns():
         with short_turns():
             assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+        assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+    assert sys.getswitchinterval() == usual
+
+
+def test_the_shortest_turns_that_anybody_asks_for_count() -> None:
+    usual = sys.getswitchinterval()
+    begin_turns(START_TURN_SECONDS)
+    with short_turns():
+        assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+        end_turns(START_TURN_SECONDS)  # whoever asked first may end first
         assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
     assert sys.getswitchinterval() == usual
 

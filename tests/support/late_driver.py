@@ -18,7 +18,8 @@ from zse.device.loader.library import CopyFunctions
 from zse.device.loader.structs import DRIVER_FUNCTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from threading import Thread
 
 SOURCE = Path(__file__).parent.parent / "stream" / "late_driver.c"
 FACTS = (
@@ -52,6 +53,7 @@ class LateGpu(HostGpu):
         self._library.late_reset()
         self.kept = 0
         """Of ``LoaderLibrary.keep``; 0 where no buffer outlives a load."""
+        self.stays_for: Callable[[Thread], None] | None = None
 
     def tell(self, **facts: int) -> None:
         """Say what is to go wrong."""
@@ -70,7 +72,13 @@ class LateGpu(HostGpu):
         names = [f"late_{name}" for name in DRIVER_FUNCTIONS]
         functions = [getattr(self._library, name) for name in names]
         addresses = [ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions]
-        return CopyFunctions(addresses=tuple(addresses), context=7, fail=_fail, kept=self.kept)
+        return CopyFunctions(
+            addresses=tuple(addresses),
+            context=7,
+            fail=_fail,
+            kept=self.kept,
+            stays_for=self.stays_for,
+        )
 
 
 def _fail(function: str, code: int, length_bytes: int) -> NoReturn:

@@ -67,7 +67,7 @@ def begin_arrival(
     from zse.backends.gpu.arrival import Arrival
 
     if retained is not None and retained.take():
-        return Arrival.into(retained, reader)
+        return Arrival.into(retained, reader, phases=phases)
     share = None
     if cuts is not None:
         from zse.stream.shards import Sharded

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from time import perf_counter
 
 from zse.environment import (
     device_hint,
@@ -21,6 +22,26 @@ from zse.environment import (
 TYPE_CHECKING = False  # without importing ``typing``
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+class Early:
+    """What was begun early, and when each part of it was done."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.times: dict[str, tuple[float, float]] = {}
+        """``driver`` and ``device``: begin and end on the clock of ``perf_counter``, in seconds."""
+
+    def wait(self) -> None:
+        """Wait until what was begun is over: the driver answers others sooner then, and at once."""
+        for thread in tuple(self.threads):
+            thread.join()
+
+    def note(self, name: str, began: float) -> None:
+        self.times.setdefault(name, (began, perf_counter()))
+
+
+early = Early()
 
 
 def wake_driver(arguments: Sequence[str]) -> threading.Thread | None:
@@ -60,23 +81,28 @@ def _begin(work: Callable[..., object], *arguments: int) -> threading.Thread:
     use_one_gpu_queue()
     thread = threading.Thread(target=work, args=arguments, name="zse-gpu", daemon=True)
     thread.start()
+    early.threads.append(thread)
     return thread
 
 
 def _driver() -> ctypes.CDLL | None:
     """Return the driver once it has started; several threads may ask."""
+    began = perf_counter()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
     code = driver.cuInit(0)
+    early.note("driver", began)
     driver_has_started()
     return driver if code == 0 else None
 
 
 def _open(ordinal: int) -> None:
     driver = _driver()
+    began = perf_counter()
     device, context = ctypes.c_int(), ctypes.c_void_p()
     place = ordinal if one_gpu.ordinal is None else 0
     if driver is not None and driver.cuDeviceGet(ctypes.byref(device), place) == 0:
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        early.note("device", began)

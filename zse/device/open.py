@@ -6,6 +6,7 @@ import ctypes
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zse.device.early import early
 from zse.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def open_gpu(device: str) -> Gpu:
     """
     ordinal = check_device(device)
     from zse.device.cuda.gpu import Gpu
+
+    early.wait()
 
     return Gpu.open(ordinal)
 

@@ -19,6 +19,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from zse import start_patterns
+from zse.device.early import early
 from zse.errors import LoadCancelledError, ZSEError
 from zse.serve import collector
 from zse.serve.access.opening import open_access
@@ -223,6 +224,8 @@ class ServerProcess:
         model.settle()
         collector.resume()
         state.ledger.mark("ready")
+        for name, times in early.times.items():
+            state.ledger.note(name, *times)
         state.is_arriving = False
 
     def _share(self, model: LoadedModel) -> None:

@@ -102,6 +102,11 @@ class Ledger:
         yield
         self._record(name, start_ms, self.now_ms())
 
+    def note(self, name: str, began: float, ended: float) -> None:
+        """Record what was done before anybody could tell this ledger, by its clock."""
+        first_ms = self._age_at_birth_ms - self._birth * 1000
+        self._record(name, first_ms + began * 1000, first_ms + ended * 1000)
+
     def mark(self, name: str) -> None:
         """Record a moment, such as ``ready``; only the first call for a name counts."""
         if name not in self._phases:

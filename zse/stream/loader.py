@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from zse.device.loader.library import load_library
+from zse.device.loader.library import Areas, load_library
 from zse.errors import LoadCancelledError, StoreError, UsageError
 from zse.format.container import check_sha256
 from zse.format.errors import Rule
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.device.gpu import Gpu
+    from zse.device.loader.library import LoaderLibrary
     from zse.stream.placement import Placement
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
@@ -206,17 +207,19 @@ def begin_load(
     destination_address: int,
     options: LoaderOptions | None = None,
     *,
+    areas: Areas | None = None,
     on_group: Callable[[str], None] | None = None,
 ) -> RegionLoad | NativeLoad:
     """Begin a load: by threads of C where the bytes are a file's and nobody looks at them.
 
-    The arguments are those of ``RegionLoad``.
+    The arguments are those of ``RegionLoad``; ``areas`` are what ``begin_areas`` has returned.
     """
     options = options or options_for(source)
     file = source.source if isinstance(source, AheadSource) else source
-    if isinstance(file, LocalSource) and not options.is_verified:
-        library, functions = load_library(), gpu.copy_functions()
-        if library is not None and functions is not None:
+    library = _library_for(file, options)
+    if library is not None and isinstance(file, LocalSource):
+        functions = gpu.copy_functions()
+        if functions is not None:
             local = source if isinstance(source, AheadSource) else file
             return NativeLoad(
                 library,
@@ -226,9 +229,33 @@ def begin_load(
                 plan,
                 destination_address,
                 options,
+                areas=areas,
                 on_group=on_group,
             )
+    if areas is not None:
+        areas.close()
     return RegionLoad(gpu, source, plan, destination_address, options, on_group=on_group)
+
+
+def begin_areas(
+    source: ByteSource, plan: ReadPlan, options: LoaderOptions | None = None
+) -> Areas | None:
+    """Begin to make memory for the buffers of a load, which needs no device; None if none is used.
+
+    The load takes it over; whoever begins none closes it.
+    """
+    options = options or options_for(source)
+    file = source.source if isinstance(source, AheadSource) else source
+    library = _library_for(file, options)
+    if library is None:
+        return None
+    count = min(options.threads, len(plan.chunks)) * options.buffers_per_thread
+    return Areas(library, count=count, length_bytes=max(plan.largest_chunk_bytes, 1))
+
+
+def _library_for(file: ByteSource, options: LoaderOptions) -> LoaderLibrary | None:
+    is_plain = isinstance(file, LocalSource) and not options.is_verified
+    return load_library() if is_plain else None
 
 
 def plan_load(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from zse.device.loader.library import CopyFunctions, LoaderLibrary
+    from zse.device.loader.library import Areas, CopyFunctions, LoaderLibrary
     from zse.stream.ahead import AheadSource
     from zse.stream.options import LoaderOptions
     from zse.stream.plan import ReadPlan
@@ -37,6 +37,7 @@ class NativeLoad:
     Args:
         source: What is read; with chunks that are read ahead where it is an ``AheadSource``.
         file: The file itself.
+        areas: Memory for its buffers; closed with the load.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class NativeLoad:
         destination_address: int,
         options: LoaderOptions,
         *,
+        areas: Areas | None = None,
         on_group: Callable[[str], None] | None = None,
     ) -> None:
         self._library = library
+        self._areas = areas
         self._functions = functions
         self._source = source
         self._file = file
@@ -89,11 +92,13 @@ class NativeLoad:
             num_threads=self._num_threads,
             buffers_per_thread=buffers_per_thread,
             kept=self._functions.kept,
+            areas=self._areas.address if self._areas is not None else None,
         )
         started = ctypes.c_int32()
         load: int | None = self._library.start(ctypes.byref(order), ctypes.byref(started))
         if load is None:
             self._drop_ahead()
+            self._drop_areas()
             raise StoreError(
                 f"{max(started.value, 0)} of {self._num_threads} threads that load "
                 f"{self._source.name} could be started",
@@ -200,20 +205,41 @@ class NativeLoad:
         return bool(self._library.wait(self._load, seen, _WAIT_NANOSECONDS))
 
     def _end(self) -> structs.Counters:
-        """Wait for the threads, give the load back and return what it counted in the end."""
+        """Wait for the threads, give the load back and return what it counted in the end.
+
+        Of a load that went well, and of a device that waits for that, buffers are given back
+        beside whatever follows.
+        """
         if self._watcher is not None:
             self._watcher.join()
         while not self._wait_some(len(self._plan.groups)):
             pass
+        stays_for = None if self._counters.failure else self._functions.stays_for
+        if stays_for is None:
+            self._library.join(self._load)
         with self._looking, self._lock:
             ended = structs.Counters.from_buffer_copy(self._counters)
             self._landed_bytes = ended.landed_bytes
             load, self._load = self._load, None
             del self._counters  # the memory is the library's
-        self._library.end(load)
+        if stays_for is None:
+            self._give_back(load)
+        else:
+            giving = threading.Thread(target=self._give_back, args=(load,), name="zse-load-end")
+            giving.start()
+            stays_for(giving)
         self._drop_ahead()
         self._file.count(direct_bytes=ended.direct_bytes, buffered_bytes=ended.buffered_bytes)
         return ended
+
+    def _give_back(self, load: int | None) -> None:
+        self._library.end(load)
+        self._drop_areas()
+
+    def _drop_areas(self) -> None:
+        areas, self._areas = self._areas, None
+        if areas is not None:
+            areas.close()
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, {}

@@ -19,7 +19,7 @@ from zse.device.open import open_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, UsageError, ZSEError
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import begin_load, plan_load
+from zse.stream.loader import begin_areas, begin_load, plan_load
 from zse.stream.opening import source_of
 from zse.stream.placement import WholeFile
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.gpu import Gpu, Stream
+    from zse.device.loader.library import Areas
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions, StreamOptions
@@ -64,6 +65,7 @@ class Arrival:
         *,
         allowed_bytes: int = 0,
         retained: Retained | None = None,
+        areas: Areas | None = None,
     ) -> None:
         length = placement.length_bytes
         free, _ = gpu.memory()
@@ -79,12 +81,12 @@ class Arrival:
         else:
             self.block = retained.backend.weights
         self._plan = plan
-        self._loading = begin_load(gpu, source, plan, self.block.address)
+        self._loading = begin_load(gpu, source, plan, self.block.address, areas=areas)
         self._waiting = threading.Lock()
         self._report: LoadReport | None = None
 
     @classmethod
-    def into(cls, retained: Retained, reader: ModelFile) -> Arrival:
+    def into(cls, retained: Retained, reader: ModelFile, *, phases: Phases = no_phases) -> Arrival:
         """Send those weights on their way that are not there yet, into what another model left.
 
         Raises:
@@ -99,7 +101,8 @@ class Arrival:
             placement = WholeFile(reader.header.loaded())
             changed = retained.changed_groups(placement.header)
             plan = plan_load(source, placement, groups=changed)
-            arrival = cls(gpu, source, placement, plan, retained=retained)
+            with phases("gpu-memory"):
+                arrival = cls(gpu, source, placement, plan, retained=retained)
             undo.pop_all()
         return arrival
 
@@ -134,6 +137,9 @@ class Arrival:
             source: ByteSource = plain if is_larger else AheadSource(plain, placement)
             undo.callback(source.close)
             plan = plan_load(source, placement)
+            areas = begin_areas(source, plan)
+            if areas is not None:
+                undo.callback(areas.close)
             with phases("context"):
                 gpu = open_gpu(device)
             undo.callback(gpu.close)
@@ -147,10 +153,14 @@ class Arrival:
                 )
                 if isinstance(source, AheadSource):
                     source.detach()  # what stays is not known yet
+                if areas is not None:
+                    areas.close()
                 undo.pop_all()
                 return streamed
             with phases("gpu-memory"):
-                arrival = cls(gpu, source, placement, plan, allowed_bytes=allowed_bytes)
+                arrival = cls(
+                    gpu, source, placement, plan, allowed_bytes=allowed_bytes, areas=areas
+                )
             undo.pop_all()
         return arrival
 

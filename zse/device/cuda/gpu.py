@@ -30,6 +30,8 @@ from zse.device.loader.library import CopyFunctions
 from zse.device.loader.structs import DRIVER_FUNCTIONS
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from zse.device.cuda.shared import MappedHost, SharedBlock
     from zse.device.facts import GpuLink
     from zse.device.gpu import Stream as AnyStream
@@ -70,7 +72,9 @@ class Gpu:
         self._copy_to_host = driver.raw("cuMemcpyDtoHAsync_v2")
         self.make_current()
         self.name = f"cuda:{ordinal}"
-        self.info = facts.read_info(driver, ordinal, free_bytes=read_memory(driver)[0])
+        free_bytes, _ = read_memory(driver)
+        self.info = facts.read_info(driver, ordinal, device=device, free_bytes=free_bytes)
+        self._ending: set[Thread] = set()
 
     @classmethod
     def open(cls, ordinal: int = 0, *, driver: Driver | None = None) -> Gpu:
@@ -101,6 +105,8 @@ class Gpu:
         """Give everything back that is still held, then the context."""
         if self._context is not None:
             context, self._context = self._context, None
+            for thread in self._ending:
+                thread.join()
             with contextlib.ExitStack() as rest:
                 rest.callback(self._driver.release, "cuDevicePrimaryCtxRelease_v2", self.device)
                 rest.callback(self.owner.release_all)
@@ -209,9 +215,18 @@ class Gpu:
         if self._context is None:
             raise CudaRule.RELEASED("a GPU was used after it had been closed")
         addresses = tuple(map(self._driver.address, _COPY_FUNCTIONS.values()))
-        found = CopyFunctions(addresses=addresses, context=self._context, fail=self._copy_failed)
+        found = CopyFunctions(
+            addresses=addresses,
+            context=self._context,
+            fail=self._copy_failed,
+            stays_for=self._stay_for,
+        )
         kept = kept_code(self._driver, self.device)
         return found if kept is None else replace(found, kept=kept.buffers(found))
+
+    def _stay_for(self, thread: Thread) -> None:
+        """Have ``close`` wait for a thread that gives back what is the context's."""
+        self._ending = {one for one in self._ending if one.is_alive()} | {thread}
 
     def _copy_failed(self, function: str, code: int, length_bytes: int) -> NoReturn:
         name = _COPY_FUNCTIONS[function]

@@ -66,9 +66,11 @@ def read_attribute(driver: Driver, device: int, attribute: int) -> int:
     return driver.read(ctypes.c_int, "cuDeviceGetAttribute", attribute, device)
 
 
-def read_info(driver: Driver, ordinal: int, *, free_bytes: int = 0) -> GpuInfo:
+def read_info(
+    driver: Driver, ordinal: int, *, device: int | None = None, free_bytes: int = 0
+) -> GpuInfo:
     """Describe a GPU; no context is made, which alone can tell ``free_bytes``."""
-    device = get_device(driver, ordinal)
+    device = get_device(driver, ordinal) if device is None else device
     name = ctypes.create_string_buffer(_NAME_BYTES)
     driver.call("cuDeviceGetName", name, _NAME_BYTES, device)
     identity = (ctypes.c_ubyte * 16)()

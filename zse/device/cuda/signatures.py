@@ -94,6 +94,13 @@ BRIEF = frozenset(
         "cuStreamWriteValue32_v2",
         "cuEventRecord",
         "cuCtxSetCurrent",
+        "cuDriverGetVersion",
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuDeviceGetName",
+        "cuDeviceGetAttribute",
+        "cuDeviceTotalMem_v2",
+        "cuDeviceGetUuid_v2",
         "cuLaunchKernelEx",
         "cuGraphLaunch",
     }

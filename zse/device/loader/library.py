@@ -15,6 +15,7 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from threading import Thread
 
 FOLDER = Path(__file__).parent
 LIBRARIES = FOLDER / "lib"
@@ -32,6 +33,9 @@ class CopyFunctions:
     """What ``set_current`` is called with, once in every thread."""
     kept: int = 0
     """Of ``LoaderLibrary.keep``: pinned buffers that outlive a load; 0 where none do."""
+    stays_for: Callable[[Thread], None] | None = None
+    """Has the device stay open until a thread has ended, which gives a load's buffers back; where
+    there is none, whoever waits for a load waits for that as well."""
     fail: Callable[[str, int, int], NoReturn]
     """``fail(function, code, length_bytes)`` raises what a code of one of them means; the length is
     of the memory that may have been asked for."""
@@ -53,7 +57,10 @@ class LoaderLibrary:
         self.left = functions.zse_load_left
         self.cancel = functions.zse_load_cancel
         self.wait = functions.zse_load_wait
+        self.join = functions.zse_load_join
         self.end = functions.zse_load_end
+        self.areas_begin = functions.zse_areas_begin
+        self.areas_end = functions.zse_areas_end
         self.keep = functions.zse_keep
         self.kept_bytes = functions.zse_kept_bytes
         self.drop = functions.zse_drop
@@ -64,7 +71,10 @@ class LoaderLibrary:
         self.left.argtypes, self.left.restype = [c_void_p, c_int64], c_int64
         self.cancel.argtypes, self.cancel.restype = [c_void_p], None
         self.wait.argtypes, self.wait.restype = [c_void_p, c_int64, c_int64], c_int32
+        self.join.argtypes, self.join.restype = [c_void_p], None
         self.end.argtypes, self.end.restype = [c_void_p], None
+        self.areas_begin.argtypes, self.areas_begin.restype = [c_int32, c_int64], c_void_p
+        self.areas_end.argtypes, self.areas_end.restype = [c_void_p], None
         self.keep.argtypes, self.keep.restype = [POINTER(structs.Driver), c_int64], c_void_p
         self.kept_bytes.argtypes, self.kept_bytes.restype = [c_void_p], c_int64
         self.drop.argtypes, self.drop.restype = [c_void_p], c_int32
@@ -78,6 +88,24 @@ class LoaderLibrary:
         count = sizes_of(found, c_int64(len(expected)))
         if count != len(expected) or list(found) != expected:
             raise ValueError(f"structures have {list(found)} bytes, expected {expected}")
+
+
+class Areas:
+    """Memory for a load's buffers, made by a thread of C while the device is still being opened.
+
+    Pages that a machine has never touched may take longer than the device. Without memory, or
+    threads, there are none: a load makes what it needs itself.
+    """
+
+    def __init__(self, library: LoaderLibrary, *, count: int, length_bytes: int) -> None:
+        self._library = library
+        self.address: int | None = library.areas_begin(count, length_bytes)
+
+    def close(self) -> None:
+        """Give back what no load has taken; the load that may take some has ended."""
+        address, self.address = self.address, None
+        if address is not None:
+            self._library.areas_end(address)
 
 
 def library_path(of: str) -> Path:

@@ -23,6 +23,7 @@
 struct zse_load {
     struct zse_driver driver;
     struct zse_kept *kept; /* NULL where no slot outlives the load */
+    struct zse_areas *areas;
     struct zse_file file;
     struct zse_chunk *chunks;
     _Atomic int64_t *left; /* chunks of each group that have not landed */
@@ -231,8 +232,8 @@ static int32_t copy_all(struct zse_load *load, struct zse_slot **slots)
             break;
         if (opened < load->buffers_per_thread) {
             const int64_t began = now();
-            if (!told(load, zse_slot_open(&load->driver, load->kept, load->buffer_bytes,
-                                          &slots[opened])))
+            if (!told(load, zse_slot_open(&load->driver, load->kept, load->areas,
+                                          load->buffer_bytes, &slots[opened])))
                 return opened;
             atomic_fetch_add(&load->counters.pin_nanoseconds, now() - began);
             turn = opened++;
@@ -249,28 +250,33 @@ static int32_t copy_all(struct zse_load *load, struct zse_slot **slots)
     return opened;
 }
 
-static void *run(void *argument)
+static void end_copying(struct zse_load *load)
 {
-    struct zse_load *load = argument;
-    struct zse_slot **slots = calloc((size_t)load->buffers_per_thread, sizeof *slots);
-    if (!slots) {
-        fail(load, ZSE_NO_MEMORY, ENOMEM, 0);
-    } else if (told(load, of(ZSE_SET_CURRENT, load->driver.set_current(load->driver.context)))) {
-        const int32_t opened = copy_all(load, slots);
-        /* Before the buffers are freed, which takes a while; the last thread's time stays. */
-        int64_t last = atomic_load(&load->counters.last_landed_nanoseconds);
-        const int64_t time = now();
-        while (last < time &&
-               !atomic_compare_exchange_weak(&load->counters.last_landed_nanoseconds, &last, time))
-            ;
-        for (int32_t i = 0; i < opened; i++)
-            told(load, zse_slot_close(&load->driver, is_stopped(load) ? NULL : load->kept, slots[i]));
-    }
-    free(slots);
+    int64_t last = atomic_load(&load->counters.last_landed_nanoseconds);
+    const int64_t time = now();
+    while (last < time &&
+           !atomic_compare_exchange_weak(&load->counters.last_landed_nanoseconds, &last, time))
+        ; /* the last thread's time stays */
     pthread_mutex_lock(&load->lock);
     atomic_fetch_sub(&load->counters.num_running, 1);
     pthread_cond_broadcast(&load->news);
     pthread_mutex_unlock(&load->lock);
+}
+
+static void *run(void *argument)
+{
+    struct zse_load *load = argument;
+    struct zse_slot **slots = calloc((size_t)load->buffers_per_thread, sizeof *slots);
+    int32_t opened = 0;
+    if (!slots)
+        fail(load, ZSE_NO_MEMORY, ENOMEM, 0);
+    else if (told(load, of(ZSE_SET_CURRENT, load->driver.set_current(load->driver.context))))
+        opened = copy_all(load, slots);
+    end_copying(load);
+    const bool is_whole = !is_stopped(load);
+    for (int32_t i = 0; i < opened; i++) /* which takes a while */
+        told(load, zse_slot_close(&load->driver, is_whole ? load->kept : NULL, slots[i]));
+    free(slots);
     return NULL;
 }
 
@@ -283,6 +289,7 @@ static struct zse_load *new_load(const struct zse_order *order)
         return NULL;
     load->driver = *order->driver;
     load->kept = order->kept;
+    load->areas = order->areas;
     load->file = *order->file;
     load->num_chunks = order->num_chunks;
     load->num_groups = order->num_groups;
@@ -376,12 +383,18 @@ int32_t zse_load_wait(struct zse_load *load, int64_t seen, int64_t nanoseconds)
     return is_over;
 }
 
+void zse_load_join(struct zse_load *load)
+{
+    for (int32_t i = 0; i < load->num_threads; i++)
+        pthread_join(load->threads[i], NULL);
+    load->num_threads = 0;
+}
+
 void zse_load_end(struct zse_load *load)
 {
     if (load->num_threads && load->counters.num_running)
         fail(load, ZSE_CANCELLED, 0, 0);
-    for (int32_t i = 0; i < load->num_threads; i++)
-        pthread_join(load->threads[i], NULL);
+    zse_load_join(load);
     pthread_cond_destroy(&load->news);
     pthread_mutex_destroy(&load->lock);
     free(load->threads);

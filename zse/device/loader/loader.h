@@ -36,6 +36,13 @@ ZSE_EXPORT int64_t zse_kept_bytes(struct zse_kept *kept);
 /* Give all of them back; no load may use them any more. Returns the first code of the driver. */
 ZSE_EXPORT int32_t zse_drop(struct zse_kept *kept);
 
+/* Memory of huge pages for buffers, which a thread begins to make before there is a device: pages
+ * that a machine has never touched take longer than a device does. NULL without memory. */
+struct zse_areas;
+ZSE_EXPORT struct zse_areas *zse_areas_begin(int32_t count, int64_t length);
+/* Give back what no load has taken. */
+ZSE_EXPORT void zse_areas_end(struct zse_areas *areas);
+
 struct zse_file {
     int32_t fd;
     int32_t direct_fd;  /* opened with O_DIRECT; -1 where nothing is read past the page cache */
@@ -85,7 +92,7 @@ struct zse_counters {
     _Atomic int64_t copy_nanoseconds;
     _Atomic int64_t last_landed_nanoseconds; /* CLOCK_MONOTONIC, when the last thread was done */
     _Atomic int64_t num_complete; /* groups that are in the device's memory */
-    _Atomic int32_t num_running;  /* threads */
+    _Atomic int32_t num_running;  /* threads that copy */
     _Atomic int32_t failure;      /* enum zse_failure; the first one, whose code and detail follow */
     int32_t code;
     int32_t unused;
@@ -102,7 +109,8 @@ struct zse_order {
     int64_t buffer_bytes;
     int32_t num_threads;
     int32_t buffers_per_thread;
-    struct zse_kept *kept; /* buffers that outlive a load; NULL where none do */
+    struct zse_kept *kept;   /* buffers that outlive a load; NULL where none do */
+    struct zse_areas *areas; /* that stay until the load has ended; NULL where there are none */
 };
 
 struct zse_load;
@@ -115,9 +123,11 @@ ZSE_EXPORT const struct zse_counters *zse_load_counters(const struct zse_load *l
 /* Chunks of a group that are not in the device's memory yet. */
 ZSE_EXPORT int64_t zse_load_left(const struct zse_load *load, int64_t group);
 ZSE_EXPORT void zse_load_cancel(struct zse_load *load);
-/* Wait until more groups are complete than ``seen``, all threads have ended, or the time is over;
- * return whether all threads have ended. */
+/* Wait until more groups are complete than ``seen``, no thread copies any more, or the time is over;
+ * return whether no thread copies any more. They give their buffers back behind that. */
 ZSE_EXPORT int32_t zse_load_wait(struct zse_load *load, int64_t seen, int64_t nanoseconds);
+/* Wait until all threads have given their buffers back. */
+ZSE_EXPORT void zse_load_join(struct zse_load *load);
 /* Stop what still runs, wait for it, and give everything back. */
 ZSE_EXPORT void zse_load_end(struct zse_load *load);
 ZSE_EXPORT int64_t zse_loader_sizes(int64_t *sizes, int64_t room);

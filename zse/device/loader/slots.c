@@ -3,6 +3,7 @@
 #include "slots.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -81,34 +82,124 @@ static struct zse_slot *put(struct zse_kept *kept, struct zse_slot *slot)
     return out;
 }
 
+/* --- areas ------------------------------------------------------------------------------------ */
+
+enum area_state { UNTOUCHED, TOUCHED, TAKEN };
+
+struct zse_areas {
+    pthread_t thread;
+    int64_t length; /* of what can be used of each */
+    int32_t count;
+    atomic_int is_over; /* nobody wants any more of them */
+    struct {
+        char *memory;
+        atomic_int state;
+    } each[];
+};
+
+static char *aligned(char *area)
+{
+    return (char *)(((uintptr_t)area + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+}
+
+/* Memory for huge pages, none of which is there yet; NULL where it cannot be had. */
+static char *map(int64_t length)
+{
+    char *area = mmap(NULL, (size_t)(length + HUGE_PAGE), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (area == MAP_FAILED)
+        return NULL;
+    madvise(area, (size_t)(length + HUGE_PAGE), MADV_HUGEPAGE);
+    return area;
+}
+
+static void touch(char *area, int64_t length)
+{
+    for (int64_t offset = 0; offset < length; offset += HUGE_PAGE)
+        *(volatile char *)(aligned(area) + offset) = 0; /* makes the page */
+}
+
+static void *touch_all(void *argument)
+{
+    struct zse_areas *areas = argument;
+    for (int32_t i = 0; i < areas->count && !atomic_load(&areas->is_over); i++) {
+        areas->each[i].memory = map(areas->length);
+        if (!areas->each[i].memory)
+            break;
+        touch(areas->each[i].memory, areas->length);
+        atomic_store(&areas->each[i].state, TOUCHED);
+    }
+    return NULL;
+}
+
+struct zse_areas *zse_areas_begin(int32_t count, int64_t length)
+{
+    struct zse_areas *areas = calloc(1, sizeof *areas + (size_t)count * sizeof areas->each[0]);
+    sigset_t all, usual;
+    if (!areas)
+        return NULL;
+    areas->length = (length + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    areas->count = count;
+    sigfillset(&all); /* signals are for the interpreter's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &usual);
+    const int code = pthread_create(&areas->thread, NULL, touch_all, areas);
+    pthread_sigmask(SIG_SETMASK, &usual, NULL);
+    if (!code)
+        return areas;
+    free(areas);
+    return NULL;
+}
+
+void zse_areas_end(struct zse_areas *areas)
+{
+    atomic_store(&areas->is_over, 1);
+    pthread_join(areas->thread, NULL);
+    for (int32_t i = 0; i < areas->count; i++)
+        if (areas->each[i].memory && atomic_load(&areas->each[i].state) != TAKEN)
+            munmap(areas->each[i].memory, (size_t)(areas->length + HUGE_PAGE));
+    free(areas);
+}
+
+/* Take an area whose pages are there; NULL where there is none by now. */
+static char *take_area(struct zse_areas *areas, int64_t length)
+{
+    for (int32_t i = 0; areas && areas->length >= length && i < areas->count; i++) {
+        int expected = TOUCHED;
+        if (atomic_compare_exchange_strong(&areas->each[i].state, &expected, TAKEN))
+            return areas->each[i].memory;
+    }
+    return NULL;
+}
+
 /* --- made, and given back --------------------------------------------------------------------- */
 
 /* Pinned memory in huge pages, which the driver registers thirty times faster than it makes its
  * own; false where they are not worth it or cannot be had. */
-static bool pin_pages(const struct zse_driver *driver, struct zse_slot *slot)
+static bool pin_pages(const struct zse_driver *driver, struct zse_areas *areas,
+                      struct zse_slot *slot)
 {
-    const int64_t length = slot->length;
-    if (length < HUGE_PAGE)
+    if (slot->length < HUGE_PAGE)
         return false;
-    char *area = mmap(NULL, (size_t)(length + HUGE_PAGE), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (area == MAP_FAILED)
-        return false;
-    char *start = (char *)(((uintptr_t)area + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
-    madvise(area, (size_t)(length + HUGE_PAGE), MADV_HUGEPAGE);
-    for (int64_t offset = 0; offset < length; offset += HUGE_PAGE)
-        *(volatile char *)(start + offset) = 0; /* makes the page */
-    if (driver->pin(start, (size_t)length, PORTABLE)) {
-        munmap(area, (size_t)(length + HUGE_PAGE));
+    char *area = take_area(areas, slot->length);
+    if (area) {
+        slot->length = areas->length;
+    } else {
+        area = map(slot->length);
+        if (!area)
+            return false;
+        touch(area, slot->length);
+    }
+    if (driver->pin(aligned(area), (size_t)slot->length, PORTABLE)) {
+        munmap(area, (size_t)(slot->length + HUGE_PAGE));
         return false;
     }
     slot->area = area;
-    slot->buffer = start;
+    slot->buffer = aligned(area);
     return true;
 }
 
 struct zse_outcome zse_slot_open(const struct zse_driver *driver, struct zse_kept *kept,
-                                 int64_t length, struct zse_slot **out)
+                                 struct zse_areas *areas, int64_t length, struct zse_slot **out)
 {
     void *memory = NULL;
     struct zse_slot *slot = kept ? take(kept, length) : NULL;
@@ -124,7 +215,8 @@ struct zse_outcome zse_slot_open(const struct zse_driver *driver, struct zse_kep
         free(slot);
         return (struct zse_outcome){ZSE_CREATE_STREAM, code};
     }
-    if (!pin_pages(driver, slot)) {
+    if (!pin_pages(driver, areas, slot)) {
+        slot->length = length; /* of an area that could not be pinned it is longer */
         const int failure = driver->allocate(&memory, (size_t)length, PORTABLE);
         if (failure) {
             driver->destroy_stream(slot->stream);

@@ -26,7 +26,7 @@ struct zse_slot {
 
 /* Take a kept slot whose buffer is long enough, or make one. The context is current. */
 struct zse_outcome zse_slot_open(const struct zse_driver *driver, struct zse_kept *kept,
-                                 int64_t length, struct zse_slot **slot);
+                                 struct zse_areas *areas, int64_t length, struct zse_slot **slot);
 /* Wait for the copy that may still use it; then keep it, or give it back. */
 struct zse_outcome zse_slot_close(const struct zse_driver *driver, struct zse_kept *kept,
                                   struct zse_slot *slot);

@@ -88,6 +88,7 @@ class Order(Structure):
         ("num_threads", c_int32),
         ("buffers_per_thread", c_int32),
         ("kept", c_void_p),
+        ("areas", c_void_p),
     ]
 
 

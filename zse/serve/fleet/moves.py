@@ -16,6 +16,7 @@ from zse.serve.admin.memory import room_for_models
 from zse.serve.fleet.errors import ModelUnavailableError
 from zse.serve.fleet.turns import Resident, who_leaves
 from zse.serve.ledger import Ledger
+from zse.stream.turns import START_TURN_SECONDS, short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -93,6 +94,10 @@ class Moves:
             ZSEError: It cannot be loaded; those who left for it are there again.
             NobodyWaitsError: Nobody waits for it any more; likewise.
         """
+        with short_turns(START_TURN_SECONDS):  # a few threads of a load wait for each other
+            await self._bring(seat)
+
+    async def _bring(self, seat: Seat) -> None:
         began, self._ledger = self._clock(), Ledger.of_model()
         since = seat.since if seat.waiting else began
         with self._ledger.phase("estimate"):
