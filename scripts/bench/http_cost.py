@@ -11,8 +11,9 @@ with the servers, and "server" is what is left without them. Two columns are flo
 a thread that sleeps as long and writes the same bytes to as many sockets, in Python
 (``bare_server.py``), and in C (``bare_server.c``): what the kernel takes for the two calls.
 With ``--against`` a second tree of the project (a git worktree) is measured in turns with this one,
-so that what else the machine does meets both. It only ever adds to what is counted, so the least of
-the rounds counts. Prints a table, and one JSON object as the last line.
+so that what else the machine does meets both. It only ever adds to what is counted, and so does a
+process whose memory happens to lie badly: each round has processes of its own, and the least of the
+rounds counts. Prints a table, and one JSON object as the last line.
 """
 
 from __future__ import annotations
@@ -65,24 +66,26 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, trees: dict[str, Path]) -> dict[str, dict[int, float]]:
     """Return the microseconds a token, by tree and number of streams; floors and pacing last."""
-    with contextlib.ExitStack() as stack:
-        servers = {
-            name: stack.enter_context(serving([sys.executable, str(SERVER)], of))
-            for name, of in trees.items()
-        }
-        bare = [sys.executable, str(BARE_SERVER)]
-        servers[FLOOR] = stack.enter_context(serving(bare, ROOT))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers[FLOOR_IN_C] = stack.enter_context(serving(bare_server_in_c(folder), ROOT))
-        costs: dict[str, dict[int, list[float]]] = {
-            name: {number: [] for number in options.streams} for name in [*servers, PACING]
-        }
+    costs: dict[str, dict[int, list[float]]] = {}
+
+    def note(name: str, number: int, cost: float) -> None:
+        costs.setdefault(name, {}).setdefault(number, []).append(cost)
+
+    with tempfile.TemporaryDirectory() as folder:
+        commands = {name: ([sys.executable, str(SERVER)], of) for name, of in trees.items()}
+        commands[FLOOR] = ([sys.executable, str(BARE_SERVER)], ROOT)
+        commands[FLOOR_IN_C] = (bare_server_in_c(Path(folder)), ROOT)
         for _ in range(options.rounds):
-            for number in options.streams:
-                for name, (process, port) in servers.items():
-                    cost = asyncio.run(cost_of(process.pid, port, number, options.seconds))
-                    costs[name][number].append(cost)
-                costs[PACING][number].append(cost_of_pacing(number, options.seconds))
+            with contextlib.ExitStack() as stack:
+                servers = {
+                    name: stack.enter_context(serving(*command))
+                    for name, command in commands.items()
+                }
+                for number in options.streams:
+                    for name, (process, port) in servers.items():
+                        cost = asyncio.run(cost_of(process.pid, port, number, options.seconds))
+                        note(name, number, cost)
+                    note(PACING, number, cost_of_pacing(number, options.seconds))
     return {name: {number: min(each) for number, each in of.items()} for name, of in costs.items()}
 
 
