@@ -20,7 +20,7 @@ _Class = TypeVar("_Class", bound=type)
 class _Shape:
     """What the shared methods need to know of a class."""
 
-    __slots__ = ("defaults", "factories", "is_checked", "key", "names", "shown")
+    __slots__ = ("defaults", "factories", "is_checked", "key", "names", "num_names", "shown")
 
     def __init__(self, cls: type) -> None:
         found = fields(cls)
@@ -28,6 +28,7 @@ class _Shape:
             if not entry.init or entry.hash is not None:
                 raise TypeError(f"{cls.__name__}.{entry.name}: init and hash are as in all records")
         self.names = frozenset(entry.name for entry in found)
+        self.num_names = len(found)
         self.shown = tuple(entry.name for entry in found if entry.repr)
         self.defaults = {e.name: e.default for e in found if e.default is not MISSING}
         self.factories: tuple[tuple[str, Callable[[], Any]], ...] = tuple(
@@ -79,10 +80,11 @@ def record(cls: _Class) -> _Class:
 def _init(self: Any, **values: Any) -> None:
     shape: _Shape = self.__record__
     state = self.__dict__
-    state.update(shape.defaults)
-    for name, make in shape.factories:
-        if name not in values:
-            state[name] = make()
+    if len(values) != shape.num_names:  # those made in every step give all of them
+        state.update(shape.defaults)
+        for name, make in shape.factories:
+            if name not in values:
+                state[name] = make()
     state.update(values)
     if state.keys() != shape.names:
         raise _misfit(type(self).__name__, shape.names - state.keys(), values.keys() - shape.names)

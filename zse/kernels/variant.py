@@ -95,11 +95,26 @@ def variant(
     types: dict[str, str] | None = None,
     **constants: Constant,
 ) -> Variant:
-    """Return a variant; keyword arguments are its constants."""
-    return Variant(
-        kernel=kernel,
-        constants=tuple(constants.items()),
-        num_warps=num_warps,
-        num_stages=num_stages,
-        types=tuple((types or {}).items()),
-    )
+    """Return a variant; keyword arguments are its constants.
+
+    Those that are alike are one: a step asks for hundreds, and a variant's key is made once.
+    """
+    items = tuple(constants.items())
+    named = tuple(types.items()) if types else ()
+    # 1, 1.0 and True are equal, and are written differently.
+    kinds = tuple(map(type, constants.values()))
+    identity = (id(kernel), num_warps, num_stages, named, items, kinds)
+    found = _MADE.get(identity)
+    if found is None:
+        found = _MADE[identity] = Variant(
+            kernel=kernel,
+            constants=items,
+            num_warps=num_warps,
+            num_stages=num_stages,
+            types=named,
+        )
+    return found
+
+
+_MADE: dict[tuple[object, ...], Variant] = {}
+"""Of kernels that live as long as this: their variants hold them."""

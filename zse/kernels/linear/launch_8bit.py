@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
@@ -239,8 +240,12 @@ def _forms(launcher: Launcher, output_type: str) -> tuple[Variant, ...]:
 
 def _form_for(launcher: Launcher, rows: int, tokens: int, output_type: str) -> Variant:
     """Return the form whose tiles of so many rows of a matrix end first."""
-    processors = launcher.device.multiprocessors
+    streams = launcher.device.target == STREAM_TARGET
+    return _quickest(output_type, rows, tokens, launcher.device.multiprocessors, streams)
 
+
+@lru_cache(maxsize=1024)  # a step asks for each of its few shapes in every layer
+def _quickest(output_type: str, rows: int, tokens: int, processors: int, streams: bool) -> Variant:
     def time_of(form: Variant) -> float:
         tile_rows, tile_tokens = tile_of(form)
         tiles = -(-rows // tile_rows) * -(-tokens // tile_tokens)
@@ -248,7 +253,7 @@ def _form_for(launcher: Launcher, rows: int, tokens: int, output_type: str) -> V
             return -(-tiles // processors) * STAYING_ROUNDS
         return tiles / processors
 
-    return min(_forms(launcher, output_type), key=time_of)
+    return min(matmul_8bit_forms(output_type, stream=streams), key=time_of)
 
 
 def _find_row_maxima(
