@@ -12,7 +12,10 @@ from stub_libcuda import stub
 
 from zse.cli import run
 from zse.cli.doctor import _is_image
+from zse.engine.requirements import facts_of_file
+from zse.format import ZSEReader
 from zse.kernels.native.library import load
+from zse.models.rank_memory import estimate_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +145,40 @@ def test_a_model_of_several_devices_is_held_against_each_of_them(
         (finding,) = found["fits"]
         assert finding["status"] == "problem"
         assert words in finding["found"]
+
+
+def test_stages_are_held_against_their_devices_and_what_cannot_be_cut_is_said(
+    look: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage takes less than the model, and half of the machine is each one's."""
+    write_random_file(tmp_path / "model.zse", "int8", **{**SHAPE, "num_layers": 4})
+    with ZSEReader(tmp_path / "model.zse") as reader:
+        facts = facts_of_file(reader)
+    whole, fullest = (
+        estimate_rank(facts, "int8", 1, stages=stages, on_gpu=False, context_tokens=128)
+        for stages in (1, 2)
+    )
+    assert 0.4 * whole.weights_bytes < fullest.weights_bytes < 0.8 * whole.weights_bytes
+    assert fullest.kv_bytes * 2 == whole.kv_bytes
+    for part, status in ((2, "ok"), (1, "problem")):
+        memory = SimpleNamespace(available_memory_bytes=part * fullest.total_bytes)
+        monkeypatch.setattr("zse.doctor.model.probe", lambda memory=memory: memory)
+        asked = {"ZSE_DEVICE": "cpu", "ZSE_PIPELINE_PARALLEL": "2", "ZSE_MAX_CONTEXT": "128"}
+        _, found = look("model.zse", **asked)
+        assert found["fits"][0]["status"] == status
+        assert "each of 2 devices has" in found["fits"][0]["found"]
+    _, found = look("model.zse", ZSE_DEVICE="cpu", ZSE_PIPELINE_PARALLEL="5")
+    assert "cannot be shared out among 5 stages" in found["fits"][0]["found"]
+
+
+def test_more_gpus_than_there_are_is_a_problem(
+    look: Any, stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zse.device.cuda.library.LIBRARY_NAME", str(stub.path))
+    monkeypatch.setattr("zse.doctor.model.cuda_driver_present", lambda: True)
+    write_random_file(tmp_path / "model.zse", "int8", **SHAPE)
+    _, found = look("model.zse", ZSE_DEVICE="cuda", ZSE_PIPELINE_PARALLEL="9")
+    assert "9 devices are asked for, and" in found["fits"][0]["found"]
 
 
 @pytest.mark.parametrize("reference", ["oci:dist", "tar:image.tar", "ghcr.io/me/llm:1", "a/b:c"])

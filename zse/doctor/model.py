@@ -10,7 +10,7 @@ from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.doctor.findings import Findings, fine, note, problem
 from zse.engine.requirements import facts_of, facts_of_file, read_facts
-from zse.errors import TemplateError, UsageError
+from zse.errors import TemplateError, UnsupportedModelError, UsageError
 from zse.format.reader import ZSEReader
 from zse.models.rank_memory import estimate_rank
 from zse.models.resolve import (
@@ -82,23 +82,28 @@ def _check_memory(facts: ModelFacts, scheme: str, settings: Settings) -> Finding
     options = settings.serve.load
     gpus = [gpu.info for gpu in survey_cuda().gpus] if cuda_driver_present() else []
     on_gpu = bool(gpus) and options.device.name != "cpu"
-    ranks = options.ranks.tensor_parallel
-    free = max(gpu.free_bytes for gpu in gpus) if on_gpu else probe().available_memory_bytes
-    if not on_gpu:
-        free //= ranks
+    devices = options.ranks.num_devices
+    if on_gpu and devices > len(gpus):
+        found = f"{devices} devices are asked for, and {len(gpus)} GPUs are here"
+        yield problem("fits", found, "Ask for fewer with --tensor-parallel, --pipeline-parallel.")
+        return
+    if on_gpu:  # the fullest of those that are taken
+        free = sorted((gpu.free_bytes for gpu in gpus), reverse=True)[devices - 1]
+    else:
+        free = probe().available_memory_bytes // devices
     if on_gpu and options.device.vram_bytes:
         free = min(free, options.device.vram_bytes)
     try:
         estimate = _estimate_of(facts, scheme, options, on_gpu=on_gpu)
-    except UsageError as error:  # it cannot be divided so
+    except (UsageError, UnsupportedModelError) as error:  # it cannot be divided so
         yield problem("fits", error.message, error.hint)
         return
     where = "the GPU" if on_gpu else "the machine"
-    if ranks > 1:
-        where = f"each of {ranks} devices"
+    if devices > 1:
+        where = f"each of {devices} devices"
     found = f"it takes {estimate}; {where} has {memory_text(free)}"
     least = least_streaming_bytes(facts, estimate)
-    may_stream = options.stream.stream != "off" and ranks == 1
+    may_stream = options.stream.stream != "off" and devices == 1
     if estimate.total_bytes <= free:
         yield fine("fits", found)
     elif least <= free and may_stream:
@@ -118,6 +123,7 @@ def _estimate_of(
         scheme,
         options.ranks.tensor_parallel,
         on_gpu=on_gpu,
+        stages=options.ranks.pipeline_parallel,
         context_tokens=options.batch.max_context,
         kv_dtype=options.cache.kv_dtype,
     )

@@ -12,6 +12,7 @@ import torch
 from interpreted_runner import open_runner
 from logits import as_tensor
 from random_adapters import edit_tensors, write_adapter
+from tiny_shape import TINY
 
 from zse.backends.adapters import PlainMatrix
 from zse.backends.gpu import adapter_image
@@ -36,16 +37,6 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.models.runner import ModelRunner
 
-SHAPE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 72,
-    "max_position_embeddings": 64,
-    "num_hidden_layers": 1,
-}
 PROMPT = [5, 17, 70]
 MOST_RANK = 16
 
@@ -53,7 +44,7 @@ MOST_RANK = 16
 @pytest.fixture
 def case(make_pair: Callable[..., Any], tmp_path: Path) -> SimpleNamespace:
     """A model's file, and two adapters of different ranks and modules."""
-    path = make_pair("qwen2", "int8", **SHAPE).path
+    path = make_pair("qwen2", "int8", **{**TINY, "num_hidden_layers": 1}).path
     with ZSEReader(path) as reader:
         spec = spec_of(reader)
     few = ["q_proj", "down_proj"]

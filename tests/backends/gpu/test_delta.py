@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from interpreted_runner import open_runner
 from logits import as_tensor
+from tiny_shape import TINY
 
 from zse.backends.gpu.budget import MemoryBudget
 from zse.backends.states import states_of
@@ -25,14 +26,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 5e-2
 SHAPE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 72,
-    "max_position_embeddings": 64,
-    "num_hidden_layers": 2,
+    **TINY,
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 1,
     "linear_num_value_heads": 1,

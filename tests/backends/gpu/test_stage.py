@@ -10,6 +10,7 @@ import pytest
 from interpreted_runner import open_runner
 from model_pairs import make_pair
 from shared_interpreted_gpu import SharedInterpretedGpu
+from tiny_shape import TINY
 
 from zse.backends.gpu.host_flow import HostFlow
 from zse.backends.gpu.stage import AloneLink, GPUStage
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["make_pair"]
-SHAPE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 72,
-    "max_position_embeddings": 64,
-    "num_hidden_layers": 2,
-}
 WIDE_HEADS = {"head_dim": 256, "max_position_embeddings": 256}
 STEPS = [[5, 17, 70, 33], [9], [3]]
 
@@ -67,7 +58,7 @@ def opened(path: Path, first: int, end: int) -> GPUStage:
 def test_stages_of_nodes_answer_as_one_gpu_does_and_take_each_others_blocks(
     make_pair: Callable[..., Any], family: str, scheme: str, shape: dict[str, int]
 ) -> None:
-    path = make_pair(family, scheme, **{**SHAPE, **shape}).path
+    path = make_pair(family, scheme, **{**TINY, **shape}).path
     with closing(open_runner(path)) as runner:
         expected = [runner.execute(batch) for batch in batches()]
     first, last, standby = opened(path, 0, 1), opened(path, 1, 2), opened(path, 1, 2)

@@ -13,6 +13,7 @@ from interpreted_runner import open_runner
 from logits import as_tensor
 from model_pairs import make_pair
 from rank_mesh import Mesh, Wires
+from tiny_shape import TINY
 
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.engine.ranks.shared import SharedMemory
@@ -28,16 +29,6 @@ if TYPE_CHECKING:
     from zse.models.runner import ModelRunner
 
 __all__ = ["make_pair"]
-SHAPE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 72,
-    "max_position_embeddings": 64,
-    "num_hidden_layers": 2,
-}
 PROMPT = [5, 17, 70, 33]
 WIDE_HEADS = {"head_dim": 256, "max_position_embeddings": 256}
 STEPS = [PROMPT, [9], [3]]
@@ -88,7 +79,7 @@ def answers_of_stages(path: Path, folder: Path, ends: tuple[int, ...]) -> list[d
 def test_stages_answer_as_one_gpu_does(
     make_pair: Callable[..., Any], tmp_path: Path, family: str, scheme: str, shape: dict[str, int]
 ) -> None:
-    path = make_pair(family, scheme, **{**SHAPE, **shape}).path
+    path = make_pair(family, scheme, **{**TINY, **shape}).path
     with closing(open_runner(path)) as runner:
         alone = answers(runner)
         assert len(as_tensor(runner.logits(PROMPT))) == len(PROMPT)

@@ -56,7 +56,7 @@ def twice(family: str) -> dict[str, Any]:
 def ends_of(path: Path, stages: int) -> tuple[int, ...]:
     with ZSEReader(path) as reader:
         options = load_options(**POOL, pipeline_parallel=stages)
-        return stage_ends(spec_of(reader), reader.header.loaded(), options)
+        return stage_ends(spec_of(reader), reader.header.loaded(), options, ["cpu"] * stages)
 
 
 def steps(vocab: int) -> list[StepBatch]:

@@ -10,6 +10,7 @@ from zse.backends.ranks import Share
 from zse.device.open import check_device, runs_on_gpu
 from zse.device.phases import no_phases
 from zse.engine.ranks.group import RankGroup
+from zse.engine.ranks.stage_memory import stage_bytes
 from zse.engine.ranks.stages import Places, place_part
 from zse.errors import UsageError
 from zse.format.reader import ZSEReader
@@ -91,7 +92,7 @@ def open_ranks(
         for rank in range(ranks):  # told here, in one sentence, before anything is started
             if ranks > 1:
                 share_of(spec, header.tensors, Share(rank=rank, ranks=ranks))
-        places = Places(num_ranks=ranks, ends=stage_ends(spec, header, options))
+        places = Places(num_ranks=ranks, ends=stage_ends(spec, header, options, devices))
         options = with_values(options, {"stream": "off"})
         with phases("ranks"):
             group = RankGroup(reader, options, devices, places.ends, cache_dir=cache_dir)
@@ -168,21 +169,34 @@ def devices_of(options: LoadOptions) -> list[str]:
     return [f"cuda:{number}" for number in numbers]
 
 
-def stage_ends(spec: ModelSpec, header: ZSEHeader, options: LoadOptions) -> tuple[int, ...]:
+def stage_ends(
+    spec: ModelSpec, header: ZSEHeader, options: LoadOptions, devices: Sequence[str]
+) -> tuple[int, ...]:
     """Return the layer behind each stage: of one, all of them.
+
+    Stages have room for all sequences at once where GPUs have that, else for one of them.
 
     Raises:
         UnsupportedModelError: The model is no stack of layers that hand on nothing but a stream.
-        UsageError: It has too few layers for so many stages.
+        UsageError: It has too few layers for so many stages, or the GPUs do not hold them.
+        DeviceError: A GPU cannot be looked at.
     """
     stages = options.ranks.pipeline_parallel
     if stages == 1:
         return (len(spec.layers),)
     context = options.batch.max_context or spec.max_position
-    work = work_of(
-        spec, header.tensors, streams=options.batch.max_sequences, context_tokens=context
-    )
-    cuts = cut_layers(spec, work, stages, context_tokens=context)
+    works = [
+        work_of(spec, header.tensors, streams=streams, context_tokens=context)
+        for streams in (options.batch.max_sequences, 1)
+    ]
+    held = sum(layer.weight_bytes + layer.kv_bytes for layer in works[1].layers)
+    memory = stage_bytes(devices, stages, held, options.device.vram_bytes)
+    try:
+        cuts = cut_layers(spec, works[0], stages, context_tokens=context, memory_bytes=memory)
+    except UsageError:
+        if not memory:
+            raise
+        cuts = cut_layers(spec, works[1], stages, context_tokens=context, memory_bytes=memory)
     return tuple(one.end for one in cuts)
 
 
