@@ -28,8 +28,8 @@ PROMPT_TOKENS = 32
 DECODE_PROMPT_TOKENS = 128
 DECODE_TOKENS = 256
 BOOT = (
-    "import runpy,sys; sys.path[:0]={paths!r}; sys.argv[0]='zse-serve'; "
-    "runpy.run_module('zse.serve', run_name='__main__', alter_sys=True)"
+    "import sys; sys.path[:0]={paths!r}; sys.argv[0]='zse-serve'; "
+    "from zse.serve.__main__ import main; sys.exit(main())"
 )
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zse.format.errors import Rule
-from zse.format.header_json import MAX_DEPTH, dump_canonical, parse_object
+from zse.format.header_json import MAX_DEPTH, _brackets, dump_canonical, parse_object
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
@@ -39,6 +39,20 @@ def test_deepest_allowed_nesting_is_accepted_and_one_more_is_not() -> None:
 def test_brackets_inside_strings_do_not_count_as_depth() -> None:
     text = '[{"' * 1000
     assert parse_object(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+@given(st.text(alphabet='"[]{}\\ax,', max_size=24).map(str.encode))
+def test_brackets_are_found_the_short_way_as_they_are_the_long_way(raw: bytes) -> None:
+    expected, is_inside, is_escaped = [], False, False
+    for byte in raw:
+        if is_inside:
+            is_inside = is_escaped or byte != ord('"')
+            is_escaped = not is_escaped and byte == ord("\\")
+        elif byte == ord('"'):
+            is_inside = True
+        elif byte in b"[]{}":
+            expected.append(byte)
+    assert _brackets(raw) == bytes(expected)
 
 
 def test_surrogate_pairs_are_accepted_and_lone_ones_are_not() -> None:

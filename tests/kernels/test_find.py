@@ -14,7 +14,7 @@ from sample_packs import sample_pack
 from zse.errors import NotFoundError
 from zse.kernels import find
 from zse.kernels.errors import KernelPackError, KernelPackNotFound, KernelRule
-from zse.kernels.find import cached_pack, find_pack
+from zse.kernels.find import cached_pack, find_pack, read_ahead
 from zse.kernels.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -79,6 +79,29 @@ def test_a_folder_of_packs_gives_the_best_one_for_the_gpu(tmp_path: Path) -> Non
     with pytest.raises(NotFoundError, match=r"sm_120\.zkp that RTX can use") as missing:
         search(tmp_path, explicit=tmp_path / "packs", device=rtx)
     assert "zse kernels build --gpu sm_120" in missing.value.hint
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_pack_that_was_read_ahead_is_not_read_again(
+    tmp_path: Path, shipped: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    pack = put(shipped / "sm_90.zkp", sample_pack("sm_90", provenance=CURRENT))
+    read_ahead(str(pack) if is_named else "")
+    monkeypatch.setattr(find.KernelPack, "open", None)
+    assert search(tmp_path, explicit=pack if is_named else None).target == "sm_90"
+
+
+@pytest.mark.parametrize("content", [b"", b"no pack", None])
+def test_what_is_wrong_with_a_pack_is_not_said_before_a_gpu_wants_it(
+    tmp_path: Path, shipped: Path, content: bytes | None
+) -> None:
+    path = shipped / "sm_90.zkp"
+    if content is not None:
+        put(path, content)
+    read_ahead("")
+    read_ahead(str(path))
+    with pytest.raises((KernelPackError, KernelPackNotFound, NotFoundError)):
+        search(tmp_path, explicit=path)
 
 
 def test_the_users_pack_for_another_gpu_is_an_error(tmp_path: Path) -> None:

@@ -24,20 +24,22 @@ if TYPE_CHECKING:
     from zse.backends.ranks import RankPart
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
-    from zse.options import LoadOptions
+    from zse.options import DeviceOptions, LoadOptions
     from zse.stream.shards import Cut
 
 
-def preload(device: str, spec: ModelSpec | None = None) -> None:
+def preload(device: DeviceOptions, spec: ModelSpec | None = None) -> None:
     """Import a GPU's backend ahead of ``create_backend``, while the GPU is being opened.
 
-    With a ``spec`` also what only some models have.
+    With a ``spec`` also what only some models have, and the pack of kernels is read.
     """
-    if runs_on_gpu(device):
+    if runs_on_gpu(device.name):
         from zse.backends.gpu.open import import_kinds
+        from zse.kernels.find import read_ahead
 
         if spec is not None:
             import_kinds(spec)
+            read_ahead(device.kernels)
 
 
 def begin_arrival(

@@ -6,9 +6,9 @@ it made, or waits for it. Errors are left to that later opening, which can say w
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from time import perf_counter
+import _ctypes
+import _thread
+from time import perf_counter, sleep
 
 from zse.environment import (
     device_hint,
@@ -19,16 +19,57 @@ from zse.environment import (
     use_one_gpu_queue,
 )
 
+_LIBRARY = "libcuda.so.1"
+_NOW = 2
+"""``RTLD_NOW``."""
 TYPE_CHECKING = False  # without importing ``typing``
 if TYPE_CHECKING:
+    import ctypes
+    import threading
     from collections.abc import Callable, Sequence
+
+
+class Waking:
+    """A thread that starts the driver.
+
+    It is made without ``ctypes`` and ``threading``, whose imports take longer than all else that a
+    process does before this. It can be waited for as those of ``threading``.
+    """
+
+    def __init__(self) -> None:
+        self._running = _thread.allocate_lock()
+        self._running.acquire()
+        _thread.start_new_thread(self._run, ())
+        sleep(0)  # the thread runs until it is in the driver: nobody takes its turn before
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._running.acquire(timeout=-1 if timeout is None else timeout):
+            self._running.release()
+
+    def is_alive(self) -> bool:
+        return self._running.locked()
+
+    def _run(self) -> None:
+        try:
+            self._start_driver()
+        finally:
+            self._running.release()
+
+    def _start_driver(self) -> None:
+        began = perf_counter()
+        try:
+            start = _ctypes.dlsym(_ctypes.dlopen(_LIBRARY, _NOW), "cuInit")
+        except OSError:
+            return  # which whoever opens the GPU is told
+        _ctypes.call_function(start, (0,))
+        early.note("driver", began)
 
 
 class Early:
     """What was begun early, and when each part of it was done."""
 
     def __init__(self) -> None:
-        self.threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread | Waking] = []
         self.times: dict[str, tuple[float, float]] = {}
         """``driver`` and ``device``: begin and end on the clock of ``perf_counter``, in seconds."""
 
@@ -44,7 +85,7 @@ class Early:
 early = Early()
 
 
-def wake_driver(arguments: Sequence[str]) -> threading.Thread | None:
+def wake_driver(arguments: Sequence[str]) -> Waking | None:
     """Begin to start the driver in a thread, unless a command line names another device.
 
     That is half of what opening a GPU takes, and the same for each of them. Where the settings turn
@@ -53,7 +94,10 @@ def wake_driver(arguments: Sequence[str]) -> threading.Thread | None:
     """
     if not _is_gpu(device_hint(arguments)) or num_gpu_nodes() > 1:
         return None
-    return _begin(_driver)
+    use_one_gpu_queue()
+    waking = Waking()
+    early.threads.append(waking)
+    return waking
 
 
 def open_early(device: str, *, is_only: bool = False) -> threading.Thread | None:
@@ -78,6 +122,8 @@ def _is_gpu(device: str) -> bool:
 
 
 def _begin(work: Callable[..., object], *arguments: int) -> threading.Thread:
+    import threading
+
     use_one_gpu_queue()
     thread = threading.Thread(target=work, args=arguments, name="zse-gpu", daemon=True)
     thread.start()
@@ -87,9 +133,11 @@ def _begin(work: Callable[..., object], *arguments: int) -> threading.Thread:
 
 def _driver() -> ctypes.CDLL | None:
     """Return the driver once it has started; several threads may ask."""
+    import ctypes
+
     began = perf_counter()
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        driver = ctypes.CDLL(_LIBRARY)
     except OSError:
         return None
     code = driver.cuInit(0)
@@ -99,6 +147,8 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def _open(ordinal: int) -> None:
+    import ctypes
+
     driver = _driver()
     began = perf_counter()
     device, context = ctypes.c_int(), ctypes.c_void_p()

@@ -25,6 +25,7 @@ INT63_MAX = 2**63 - 1
 # Matches every string, also an unterminated one up to the end, so that the scan stays linear.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_OF_STRUCTURE = bytes(set(_NOT_BRACKETS) - set(b'"\\'))
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -86,8 +87,21 @@ def parse_object(raw: bytes, where: str = "the header") -> dict[str, Any]:
     return document
 
 
+def _brackets(raw: bytes) -> bytes:
+    """Return the brackets of a document that stand outside of its strings.
+
+    Strings without brackets and escapes leave two quotes behind each other. Where only such ones
+    are left, and pairs of quotes are taken away, no quote remains: before a bracket inside of a
+    string there is an odd number of them.
+    """
+    left = raw.translate(None, _NOT_OF_STRUCTURE).replace(b'""', b"")
+    if b'"' not in left and b"\\" not in left:
+        return left
+    return _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
+
+
 def _is_too_deep(raw: bytes) -> bool:
-    brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
+    brackets = _brackets(raw)
     for _ in range(4):  # what is as shallow as most headers needs no look at each bracket
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
     depth = 4

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from zse.errors import NotFoundError
+from zse.errors import NotFoundError, ZSEError
 from zse.kernels.errors import KernelPackError, KernelPackNotFound
 from zse.kernels.pack import KernelPack
 from zse.kernels.sources import source_digest
@@ -97,6 +98,18 @@ def find_pack(
         f"extra `kernels`: `zse kernels build --gpu {name} -o PACK`, and name it with --kernels "
         "or ZSE_KERNELS.",
     )
+
+
+def read_ahead(explicit: str = "") -> None:
+    """Read the pack that a GPU is likely to get, before it is known which GPU that is.
+
+    That is the only one that is named, or shipped. What is wrong with it ``find_pack`` says.
+    """
+    place = Path(explicit) if explicit else SHIPPED
+    found = [place] if place.is_file() else [*place.glob(f"*{SUFFIX}")]
+    if len(found) == 1:
+        with suppress(ZSEError):
+            _open(found[0])
 
 
 def _find_shipped(

@@ -80,7 +80,7 @@ def begin_served_model(
         from zse.engine.inbox import UnreadBounds
         from zse.engine.loading import FileReading, begin_model
 
-        preload(options.load.device.name)
+        preload(options.load.device)
     with progress.enter("weights"), ThreadPoolExecutor(1, "zse-template") as beside:
         progress.phase = "model-file"  # which a conversion or a download comes before
         reader, phases = head_start.file(), progress.ledger.phase
@@ -89,7 +89,7 @@ def begin_served_model(
         compiling = beside.submit(template_of, reader)
         tokenizer = None if shelf is None else shelf.get(reader)
         reading = FileReading(reader, phases, tokenizer, head_start.known_spec)
-        preload(options.load.device.name, reading.spec)
+        preload(options.load.device, reading.spec)
         name = options.served_model_name or model_name_of(options.model)
         adapters = _adapters_of(options, name, reading.spec)
         opened = head_start.take()
