@@ -56,7 +56,7 @@ def quantized_product(pool: Pool, product: Product, group: int) -> tuple[torch.T
     return found, relative_error(found, linear(exact, product.matrix.int8_values))
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 16, 70])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 70])
 @pytest.mark.parametrize(("scheme", "group"), GROUPED)
 def test_int8_activations_times_four_bit_rows(
     pool: Pool, scheme: str, group: int, rows: int
@@ -72,7 +72,7 @@ def test_groups_of_32_need_no_multiple_of_128_columns(pool: Pool, columns: int) 
         assert quantized_product(pool, product, 32)[1] <= QUANTIZED_TOLERANCE
 
 
-@pytest.mark.parametrize("rows", [1, 5, 9, 40])
+@pytest.mark.parametrize("rows", [1, 5, 8, 13, 40])
 @pytest.mark.parametrize("columns", [1, 31, 128, 200, 1152])
 def test_int8_activations_times_int8_rows_of_any_width(pool: Pool, columns: int, rows: int) -> None:
     product = Product(make_native_matrix("int8", 51, columns), make_values(rows, columns))
@@ -84,7 +84,7 @@ def test_int8_activations_times_int8_rows_of_any_width(pool: Pool, columns: int,
     ("scheme", "group"), [("int4", 128), ("nf4", 64), ("mxfp4", 32), ("nl4_pairs", 32), ("int8", 0)]
 )
 def test_any_number_of_rows_of_weights(pool: Pool, scheme: str, group: int, weights: int) -> None:
-    for rows in (1, 3, 30):
+    for rows in (1, 3, 8, 30):
         product = Product(make_native_matrix(scheme, weights, 256, group), make_values(rows, 256))
         assert quantized_product(pool, product, group or 128)[1] <= QUANTIZED_TOLERANCE
 
@@ -173,10 +173,10 @@ def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
     scheme: str, group: int, quantizes: int, *, of_wanted: bool
 ) -> None:
     matrix = make_native_matrix(scheme, 611, 640, group)
-    values = make_values(41, 640)
+    values = make_values(200, 640)
     for one in runnable():
         found: list[torch.Tensor] = []
-        for rows, num_threads in [(1, 1), (8, 2), (13, 3), (41, 1)]:
+        for rows, num_threads in [(1, 1), (5, 1), (8, 2), (13, 3), (41, 1), (200, 2)]:
             with started_pool(one.name, num_threads) as pool:
                 some = values[-rows:].contiguous()
                 product = Product(matrix, some, quantizes=quantizes, of_wanted=of_wanted)

@@ -7,6 +7,9 @@
 
 /* Weights that a piece reads: few enough to share evenly, enough to hide what a claim costs. */
 #define PIECE_BYTES (32 << 10)
+/* The same where each piece begins by preparing more rows of activations than these. */
+#define LONG_PIECE_BYTES (128 << 10)
+#define FEW_ROWS 16
 /* Pieces a thread, at least, where a matrix is small. */
 #define THREAD_PIECES 4
 #ifndef SIMD_MOST_WITHOUT_TILES
@@ -25,7 +28,9 @@ static int takes_tiles(const struct zse_product *product) {
 
 void zse_multiply_part(const struct zse_product *product, int64_t first, int64_t count,
                        struct zse_worker *worker) {
-    if (takes_tiles(product))
+    if (zse_takes_turned(product))
+        zse_multiply_turned(product, first, count, worker);
+    else if (takes_tiles(product))
         zse_multiply_tiles(product, first, count, worker);
     else if (product->group && product->num_rows == 1)
         zse_multiply_one(product, first, count, worker);
@@ -51,14 +56,16 @@ static struct zse_product product_of(const struct zse_operation *operation,
 
 static int64_t piece_rows(const struct zse_product *product, int num_threads) {
 #ifdef SIMD_TILE_INPUTS
-    if (takes_tiles(product))
+    if (takes_tiles(product) && !zse_takes_turned(product))
         return zse_tile_rows(product);
 #endif
     const struct zse_matrix *matrix = product->matrix;
     int64_t share = matrix->rows / (THREAD_PIECES * num_threads);
     int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
-    int64_t rows = zse_smaller(PIECE_BYTES / bytes, share);
-    return (rows / SIMD_ROWS + 1) * SIMD_ROWS;
+    if (!zse_takes_turned(product))
+        return (zse_smaller(PIECE_BYTES / bytes, share) / SIMD_ROWS + 1) * SIMD_ROWS;
+    int64_t most = product->num_rows > FEW_ROWS ? LONG_PIECE_BYTES : PIECE_BYTES;
+    return (zse_smaller(most / bytes, share) / ZSE_TURNED_ROWS + 1) * ZSE_TURNED_ROWS;
 }
 
 static int64_t count_pieces(const struct zse_operation *operation, const struct zse_step *step,

@@ -21,6 +21,9 @@ extern const int8_t zse_nl4_codes[16];
 /* A float32's exponent where the one of a scale of NL4 is 0. */
 #define ZSE_NL4_EXPONENT (127 - 17)
 
+/* Columns of a product whose weights are turned side by side. */
+#define ZSE_TURNED_ROWS 32
+
 /* Rows of activations, times a matrix, and what becomes of it. */
 struct zse_product {
     const struct zse_matrix *matrix;
@@ -39,11 +42,15 @@ void zse_dequantize(const struct zse_matrix *, int64_t row, int64_t first, int64
 /* The product's columns first .. first + count, for all rows; `first` begins a tile. */
 void zse_multiply_part(const struct zse_product *, int64_t first, int64_t count,
                        struct zse_worker *);
+/* Whether its weights are turned for some rows of activations. */
+int zse_takes_turned(const struct zse_product *);
 /* What it chooses from. */
 void zse_multiply_codes(const struct zse_product *, int64_t first, int64_t count,
                         struct zse_worker *);
 void zse_multiply_one(const struct zse_product *, int64_t first, int64_t count,
                       struct zse_worker *);
+void zse_multiply_turned(const struct zse_product *, int64_t first, int64_t count,
+                         struct zse_worker *);
 void zse_multiply_tiles(const struct zse_product *, int64_t first, int64_t count,
                         struct zse_worker *);
 void zse_multiply_floats(const struct zse_product *, int64_t first, int64_t count,
