@@ -19,6 +19,7 @@ from zse.mesh.duties import after_loss, move_to_free, next_standby
 from zse.mesh.flight import Flight
 from zse.mesh.frames import Frame, Kind
 from zse.mesh.judging import Judge
+from zse.mesh.lateness import Feeding, holder_of, is_at_work
 from zse.mesh.membership import Standing
 from zse.mesh.messages import AskOpen, Done, Order, Place, StepHead, encode
 from zse.mesh.peers import Peers, describe
@@ -41,12 +42,6 @@ _BEAT_TICKS = 4
 _OPEN_SECONDS = 600.0
 _SLOW_SECONDS = 30.0
 """How long a node that was too slow gets no work."""
-_LATE = 0.06
-"""Seconds by which the beats of a node whose wire is slow come later than those of others."""
-_FEED_SECONDS = 5.0
-"""How long nothing may come to a standby that lacks something before all is sent to it again."""
-_STALE_SECONDS = 1.0
-"""After which what a node said of itself is no longer taken to be so."""
 
 
 class Front:
@@ -77,8 +72,7 @@ class Front:
         self._last_settled: dict[tuple[int, int], int] = {}
         self.epoch = 0
         self._order_time = 0.0
-        self._fed: dict[tuple[str, int], int] = {}
-        self._fed_time = 0.0
+        self._feeding = Feeding()
         self.num_failovers = 0
         self.last_failover_seconds = 0.0
         self._rejoining = Rejoining(self.peers, finder, self._slow_addresses)
@@ -255,10 +249,11 @@ class Front:
 
     def _look_at_steps(self) -> None:
         with self._lock:
-            overdue = self._flight.overdue(time.monotonic())
+            now = time.monotonic()
+            overdue = self._flight.overdue(now)
             if overdue is None or not self.duties:
                 return
-            if overdue.is_first and self._is_at_work(overdue.number):
+            if overdue.is_first and is_at_work(self.peers.alive(), overdue.number, self.epoch, now):
                 return
             if self._resent[0] != overdue.number:
                 # A frame may have gone astray; sending all again is cheap and can do no harm.
@@ -266,39 +261,13 @@ class Front:
                 _LOG.info("step %d is late (%.2f s): sent again", overdue.number, overdue.seconds)
                 self._give_order()
                 return
-            culprit = self._holder_of(overdue.number)
+            culprit = holder_of(self.duties, self.peers, overdue.number, now)
             if culprit and self._can_lose(culprit):
-                self._slow_until[culprit] = time.monotonic() + _SLOW_SECONDS
+                self._slow_until[culprit] = now + _SLOW_SECONDS
                 self._resent = 0, 0
                 self.peers.give_up(culprit, f"it takes {overdue.seconds:.2f} s for a step")
             else:
                 self._flight.begun_anew()
-
-    def _is_at_work(self, step: int) -> bool:
-        """Whether a node computes a step, or rows of a node that had it are on their way."""
-        now = time.monotonic()
-        states = [
-            peer.state
-            for peer in self.peers.alive()
-            if now - peer.state_time < _STALE_SECONDS and peer.state.epoch == self.epoch
-        ]
-        return any("rows" in state.sending or state.computing == step for state in states)
-
-    def _holder_of(self, step: int) -> str:
-        """Return the node that a step waits for: the first that has not computed it.
-
-        Or the one before, where less is heard of that: what it sends is slow, then.
-        """
-        now, before = time.monotonic(), ""
-        for duty in self.duties:
-            peer = self.peers.by_name[duty.node]
-            done = {(s.first_layer, s.end_layer): s.done for s in peer.state.stages}
-            if done.get(duty.layers, 0) < step:
-                age = now - peer.state_time
-                is_later = before and now - self.peers.by_name[before].state_time > age + _LATE
-                return before if is_later else duty.node
-            before = duty.node
-        return before  # its tokens have not come
 
     def _look_at_duties(self) -> None:
         """Let every stage have a standby, and a free node some work."""
@@ -306,7 +275,10 @@ class Front:
         with self._lock:
             if not self.duties or self._is_opening:
                 return
-            if self._is_starved(now):
+            if self._feeding.is_starved(
+                self.duties, self._ready(), self.peers.alive(),
+                order_time=self._order_time, now=now,
+            ):  # fmt: skip
                 self._give_order()  # what a standby was sent went astray: it begins anew
                 return
             moved = move_to_free(self.duties, self._ready())
@@ -330,22 +302,6 @@ class Front:
         threading.Thread(
             target=self._open_standby, args=(found[0], duty, peer), daemon=True
         ).start()
-
-    def _is_starved(self, now: float) -> bool:
-        """Whether a standby lacks something, and nothing has come to any for a while."""
-        lacking = {d.layers: d.standby for d in self.duties if d.standby}
-        for layers in self._ready():
-            lacking.pop(layers, None)
-        fed = {
-            (peer.name, stage.first_layer): stage.num_fed
-            for peer in self.peers.alive()
-            for stage in peer.state.stages
-            if lacking.get((stage.first_layer, stage.end_layer)) == peer.name
-        }
-        if fed != self._fed:
-            self._fed, self._fed_time = fed, now
-        since = max(self._order_time, self._fed_time)
-        return bool(lacking) and now - since > _FEED_SECONDS
 
     def _open_standby(self, place: int, duty: Duty, peer: Peer) -> None:
         assert self._opens is not None

@@ -56,4 +56,4 @@ class Rejoining:
         """Say a problem once; it stands in the front's state until the node is there."""
         if self.problems.get(address) != problem:
             self.problems[address] = problem
-            _LOG.warning("%s is not taken: %s", address, problem)
+            _LOG.warning("a node is not taken: %s", problem)
