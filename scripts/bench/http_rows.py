@@ -82,12 +82,13 @@ def main() -> None:
     with HttpServer(options, num_tokens=longest, extra=extra) as server:
         print(" ".join(f"{word:>12}" for word in HEADING))
         (probe,) = ask_all(server.port, [[Asked(words=600, output=8, seed="warm")]], clients=1)
-        for streams, tokens, output in rows:
+        for number, (streams, tokens, output) in enumerate(rows):
             words = round(tokens * 600 / probe.prompt_tokens)
             warm = [[Asked(words=8, output=40, seed=f"w{n}")] for n in range(streams)]
             ask_all(server.port, warm, clients=options.clients)  # graphs of this size
             lines = [
-                [Asked(words=words, output=output, seed=f"{streams}/{n}")] for n in range(streams)
+                [Asked(words=words, output=output, seed=f"{number}/{streams}/{n}")]
+                for n in range(streams)
             ]
             results.append(measure(server.port, f"{streams}x{tokens}x{output}", lines, options))
         if options.mixed:
