@@ -216,6 +216,20 @@ static void add_scheme(struct turned *turned, const struct zse_matrix *matrix, i
         add_groups(turned, matrix, ZSE_INT8, 128);
 }
 
+/* Ask for the places of sums, and for the scales of the rows behind these. */
+static void prefetch_ends(const struct zse_product *product, int64_t first,
+                          const struct turned *turned) {
+    const struct zse_matrix *matrix = product->matrix;
+    for (int64_t i = 0; i < turned->num_inputs; i++) {
+        const float *output =
+            product->output + (turned->first_input + i) * matrix->rows + first;
+        __builtin_prefetch(output, 1, 3);
+        __builtin_prefetch(output + WIDTH / 2, 1, 3);
+    }
+    zse_prefetch((const char *)matrix->scales + zse_count_scale_bytes(matrix, first + WIDTH),
+                 zse_count_scale_bytes(matrix, WIDTH));
+}
+
 static void multiply_rows(const struct zse_product *product, int64_t first, struct turned *turned) {
     const struct zse_matrix *matrix = product->matrix;
     const int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
@@ -223,7 +237,9 @@ static void multiply_rows(const struct zse_product *product, int64_t first, stru
         turned->rows[row] = (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
     for (int64_t row = 0; row < WIDTH; row += SIMD_ROWS)
         zse_gather_scales(matrix, first + row, turned->scales + row / SIMD_ROWS * turned->scale_bytes);
-    memset(turned->totals, 0, (size_t)(turned->num_inputs + turned->num_inputs % 2) * sizeof turned->totals[0]);
+    prefetch_ends(product, first, turned);
+    memset(turned->totals, 0,
+           (size_t)(turned->num_inputs + turned->num_inputs % 2) * sizeof turned->totals[0]);
     add_scheme(turned, matrix, product->group);
     for (int64_t column = 0; column < zse_smaller(WIDTH, matrix->rows - first);
          column += SIMD_ROWS) {
@@ -291,7 +307,7 @@ void zse_multiply_turned(const struct zse_product *product, int64_t first, int64
  * rows that are wide are better read a few columns at a time (`cpu_tiles.c`). */
 int zse_takes_turned(const struct zse_product *product) {
     const int scheme = product->matrix->scheme, group = product->group;
-    const int64_t least = scheme == ZSE_INT4 ? 4 : scheme == ZSE_NF4 ? 7 : 8;
+    const int64_t least = scheme == ZSE_INT4 ? 3 : scheme == ZSE_NF4 ? 4 : 6;
     const int64_t most = product->num_rows > CHUNK_ROWS / 2 ? NARROW_COLUMNS : MOST_COLUMNS;
     if (product->num_rows < least || product->matrix->columns > most)
         return 0;
