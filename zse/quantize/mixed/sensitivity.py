@@ -17,7 +17,6 @@ from zse.format.layout import PlannedTensor
 from zse.format.schemes import Scheme, group_sizes
 from zse.format.spec import TensorEntry
 from zse.quantize.calibrate.feedback import Feedback, shrunk
-from zse.quantize.calibrate.grids import SCHEMES
 from zse.quantize.calibrate.rounding import round_rows
 from zse.quantize.mixed.plan import Option
 from zse.quantize.scheme import quantize_rows
@@ -38,6 +37,9 @@ _COUNTS = {"attention": 2.5}
 """What the errors of a kind of matrices count beside those of others: INT4 without data takes as
 much from the answers of Qwen2.5-Coder-0.5B by rounding what makes queries, keys and values as by
 rounding all else (docs/quantization.md), which is three matrices of about as large an error."""
+_MEASURED = (Scheme.INT2, Scheme.INT3, Scheme.INT4)
+"""Schemes whose gain by feedback is measured, once each, for that takes a step a column. Groups of
+other sizes are taken to gain as much, and schemes of more bits as INT4."""
 _PIECES = 8
 """Places of each piece of a weight that rows are taken from."""
 
@@ -66,43 +68,51 @@ def options_of(
         moments: Of its inputs, as a text makes them; none: they are taken as the norm before makes
             them, independent of each other.
     """
-    inputs = _inputs(checkpoint, weight, layer, moments)
-    squares = inputs.squares
-    rows = _some_rows(checkpoint, weight).to(squares.device)
-    kept, counts = _outputs(rows, inputs), _COUNTS.get(weight.kind, 1.0)
-    found = []
-    for scheme, group_size in _candidates(weight.shape[1], checkpoint.spec.dtype):
-        entry = TensorEntry(
-            name=weight.name,
-            scheme=scheme,
-            shape=tuple(rows.shape),
-            group_size=group_size,
-            parts=(),
-        )
-        try:
-            if scheme in SCHEMES:
-                parts = round_rows(scheme, rows, group_size, squares, inputs.feedbacks)
-            else:
-                parts = quantize_rows(scheme, rows, group_size)
-        except ConversionError:
-            continue  # float16 does not reach as far as some weights
-        lost = _outputs(dequantize(entry, parts) - rows, inputs)
-        planned = PlannedTensor(
-            name=weight.name, scheme=scheme, shape=weight.shape, group_size=group_size
-        )
-        found.append(Option(planned=planned, error=counts * lost / max(kept, 1e-30)))
+    sample = _Sample(_inputs(checkpoint, weight, layer, moments), _some_rows(checkpoint, weight))
+    counts, gain, found = _COUNTS.get(weight.kind, 1.0), 1.0, []
+    for scheme, sizes in _candidates(weight.shape[1], checkpoint.spec.dtype):
+        for place, group_size in enumerate(sizes):
+            try:
+                lost = sample.lost(scheme, group_size)
+                if place == 0 and scheme in _MEASURED and sample.inputs.feedbacks:
+                    gain = sample.lost(scheme, group_size, sample.inputs.feedbacks) / lost
+            except ConversionError:
+                continue  # float16 does not reach as far as some weights
+            planned = PlannedTensor(
+                name=weight.name, scheme=scheme, shape=weight.shape, group_size=group_size
+            )
+            found.append(Option(planned=planned, error=counts * gain * lost))
     return found
 
 
-def _candidates(columns: int, dtype: str) -> Iterator[tuple[Scheme, int]]:
-    for scheme in (Scheme.INT2, Scheme.INT3, Scheme.INT4):
-        for size in group_sizes(scheme):
-            if columns % size == 0:
-                yield scheme, size
-    if columns % 64 == 0:
-        yield Scheme.NF4, 64
-    yield Scheme.INT8, 0
-    yield Scheme.FP16 if dtype == "fp16" else Scheme.BF16, 0
+class _Sample:
+    """Rows of a matrix, and what it is given."""
+
+    def __init__(self, inputs: _Inputs, rows: torch.Tensor) -> None:
+        self.inputs = inputs
+        self._rows = rows.to(inputs.squares.device)
+        self._kept = max(_outputs(self._rows, inputs), 1e-30)
+
+    def lost(self, scheme: Scheme, group_size: int, feedbacks: Sequence[Feedback] = ()) -> float:
+        """Return the share of the squares of outputs that a scheme loses: above 0."""
+        entry = TensorEntry(
+            name="", scheme=scheme, shape=tuple(self._rows.shape), group_size=group_size, parts=()
+        )
+        if feedbacks:
+            parts = round_rows(scheme, self._rows, group_size, self.inputs.squares, feedbacks)
+        else:
+            parts = quantize_rows(scheme, self._rows, group_size, self.inputs.squares)
+        lost = _outputs(dequantize(entry, parts) - self._rows, self.inputs)
+        return max(lost / self._kept, 1e-30)
+
+
+def _candidates(columns: int, dtype: str) -> Iterator[tuple[Scheme, list[int]]]:
+    """Yield schemes and the sizes of their groups, those of few bits first."""
+    for scheme in _MEASURED:
+        yield scheme, [size for size in group_sizes(scheme) if columns % size == 0]
+    yield Scheme.NF4, [64] if columns % 64 == 0 else []
+    yield Scheme.INT8, [0]
+    yield Scheme.FP16 if dtype == "fp16" else Scheme.BF16, [0]
 
 
 def _some_rows(checkpoint: Checkpoint, weight: WeightSpec) -> torch.Tensor:
