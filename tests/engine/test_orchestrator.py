@@ -107,7 +107,7 @@ def test_several_gpus_take_what_does_not_fit_into_one(monkeypatch, tmp_path):
     monkeypatch.setattr(orchestrator, "survey_cuda", lambda: gpus_with(90 * gib, 25 * gib, gib))
     both = IntelligenceOrchestrator.multi_gpu(tmp_path, gpu_ids=[0, 1])
     assert (both.quantization, both.gpu_ids) == ("int4", (0, 1))
-    assert both.estimate.total_bytes < 22 * gib
+    assert both.estimate.total_bytes < 23 * gib
     for named in ([0, 1, 3], [7]):
         with pytest.raises(DeviceError, match="there are no GPUs"):
             IntelligenceOrchestrator.multi_gpu(tmp_path, gpu_ids=named)
@@ -199,7 +199,7 @@ def test_one_model_needs_the_same_of_a_gpu_whoever_asks(tmp_path):
     asked_by_deploy = need_of(
         read_facts(tmp_path, load_settings()), on_gpu=True, context_tokens=32768
     )
-    assert made.estimate.total_bytes == asked_by_deploy.total_bytes < 16.5 * 10**9
+    assert made.estimate.total_bytes == asked_by_deploy.total_bytes < 17.5 * 10**9
     short = IntelligenceOrchestrator.min_memory(tmp_path, device="cuda")
     known = well_known_estimates(on_gpu=True)
     assert short.estimate.total_bytes == known["qwen2.5-14b", "int4"].total_bytes

@@ -54,11 +54,60 @@ def settings(config: dict[str, Any]) -> dict[str, Any]:
             "residual_scale": config["residual_multiplier"],
             "logit_scale": config["logits_scaling"],
         }
+    if family.startswith("gemma4"):
+        found = _of_gemma4(config)
     if family.startswith("deepseek"):
         found = _of_latents(config)
     if family == "gpt_oss":
         found = {"expert_feed_forward_length": config["intermediate_size"]}
     return found
+
+
+def _of_gemma4(config: dict[str, Any]) -> dict[str, Any]:
+    """Layers differ: those without a window have other heads, the last ones a wider MLP."""
+    windowed = [kind == "sliding_attention" for kind in config["layer_types"]]
+    first_shared = len(windowed) - config["num_kv_shared_layers"]
+    wide = 1 + config["use_double_wide_mlp"]
+    widths = [
+        config["intermediate_size"] * (wide if index >= first_shared else 1)
+        for index in range(len(windowed))
+    ]
+    heads = {True: config["num_key_value_heads"], False: config["num_global_key_value_heads"]}
+    return {
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "attention.sliding_window_pattern": windowed,
+        "attention.key_length": config["global_head_dim"],
+        "attention.value_length": config["global_head_dim"],
+        "attention.key_length_swa": config["head_dim"],
+        "attention.value_length_swa": config["head_dim"],
+        "feed_forward_length": widths,
+        "attention.head_count_kv": [heads[one] for one in windowed],
+        "rope.freq_base": config["rope_parameters"]["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": config["rope_parameters"]["sliding_attention"]["rope_theta"],
+        "rope.dimension_count": config["global_head_dim"],
+        "rope.dimension_count_swa": config["head_dim"],
+        "final_logit_softcapping": config.get("final_logit_softcapping"),
+        "expert_used_count": config.get("top_k_experts"),
+    }
+
+
+def factors_of_gemma4(config: dict[str, Any]) -> torch.Tensor:
+    """Return what the frequencies are divided by where there is no window."""
+    count = config["global_head_dim"] // 2
+    kept = int(count * config["rope_parameters"]["full_attention"]["partial_rotary_factor"])
+    return torch.tensor([1.0] * kept + [1e30] * (count - kept))
+
+
+def _gemma4(name: str, values: torch.Tensor) -> tuple[str, torch.Tensor]:
+    layer = name.split(".")[2]
+    if name.endswith("router.scale"):
+        name = f"blk.{layer}.ffn_gate_inp.scale"
+    elif name.endswith("per_expert_scale"):
+        name = f"blk.{layer}.ffn_down_exps.scale"
+    elif name.endswith(("layer_scalar", "gate_up_proj", "experts.down_proj")):
+        name += ".weight"
+    return name, values
 
 
 def _of_latents(config: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +145,8 @@ def changed(
         yield from _gpt_oss(name, values)
     elif family in HYBRIDS:
         yield from _hybrid(family, config, name, values)
+    elif family == "gemma4":
+        yield _gemma4(name, values)
     elif name.endswith("kv_b_proj.weight"):
         sizes = [config["qk_nope_head_dim"], config["v_head_dim"]]
         heads = values.view(config["num_attention_heads"], sum(sizes), -1)

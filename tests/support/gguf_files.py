@@ -42,7 +42,10 @@ def write_gguf(
     for key, value in {**_settings(config, name), **changes}.items():
         if value is not None:
             _add(writer, key, value)
-    for theirs, values in _tensors(config, name, family, checkpoint).items():
+    tensors = _tensors(config, name, family, checkpoint)
+    if family == "gemma4":
+        tensors["rope_freqs.weight"] = gguf_changes.factors_of_gemma4(config)
+    for theirs, values in tensors.items():
         _add_tensor(writer, theirs, values.numpy(), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -64,7 +67,7 @@ def _tensors(
         if family in _TURNED and re.search(r"self_attn\.[qk]_proj", stored):
             heads = "num_attention_heads" if ".q_proj" in stored else "num_key_value_heads"
             values = permuted(values, config[heads])
-        if family.startswith("gemma") and stored.endswith("norm.weight"):
+        if family in ("gemma2", "gemma3") and stored.endswith("norm.weight"):
             values = values + 1
         if stored.endswith("shared_expert_gate.weight"):
             values = values[0]
@@ -111,7 +114,7 @@ def _settings(config: dict[str, Any], name: str) -> dict[str, Any]:
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": config.get("head_dim", config["hidden_size"] // heads),
         "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "rope.freq_base": config["rope_theta"],
+        "rope.freq_base": config.get("rope_theta"),
         "attention.sliding_window": config.get("sliding_window"),
         "expert_count": next((config[one] for one in _COUNTS if one in config), None),
         "expert_used_count": config.get("num_experts_per_tok"),

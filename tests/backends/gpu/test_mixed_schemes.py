@@ -34,7 +34,7 @@ def write_mixed(path: Path, spec: ModelSpec) -> set[Scheme]:
     tensors, plan = {}, []
     for weight in spec.weights():
         scheme, size = (Scheme.FP32, 0) if len(weight.shape) == 1 else (Scheme.INT8, 0)
-        if weight.kind == "linear":
+        if weight.is_product:
             scheme, size = next(schemes)
         values = torch.randn(weight.shape, generator=generator) * 0.08
         values = 1 + values if weight.kind == "norm" else values

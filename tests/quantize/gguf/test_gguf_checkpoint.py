@@ -6,20 +6,26 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import gguf_changes
 import numpy as np
 import pytest
+import torch
 from gguf_files import write_gguf
 
 from zse.cli import run
 from zse.errors import CheckpointError, UnsupportedModelError, ZSEError
 from zse.format.reader import ZSEReader
-from zse.models.families import read_header
+from zse.models.families import read_checkpoint, read_header
 from zse.models.pooling import POOLING_SECTION
 from zse.quantize.convert import convert_model
+from zse.quantize.gguf.documents import config_in
+from zse.quantize.gguf.documents import read_header as read_gguf_header
+from zse.quantize.gguf.weights import GgufFile
 from zse.quantize.locate import locate_model
 from zse.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.quantize.conftest import MakeCheckpoint
@@ -44,6 +50,20 @@ SIGMOID = {
     "scoring_func": "sigmoid", "topk_method": "noaux_tc", "n_group": 2, "topk_group": 1,
     "norm_topk_prob": True, "q_lora_rank": 48, "num_nextn_predict_layers": 0,
 }  # fmt: skip
+GEMMA4 = {
+    "model_type": "gemma4_text", "num_hidden_layers": 6, "sliding_window": 9,
+    "layer_types": ["sliding_attention", "full_attention"] * 3, "tie_word_embeddings": True,
+    "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 96, "global_head_dim": 64,
+    "num_global_key_value_heads": 1, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+    "attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+    "moe_intermediate_size": 64, "final_logit_softcapping": 5.0,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}  # fmt: skip
 FAMILIES = {
     "llama": {"num_hidden_layers": 2},
     "qwen2": {},
@@ -61,6 +81,7 @@ FAMILIES = {
         "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh",
         "rope_local_base_freq": 10000.0,
     },
+    "gemma4": GEMMA4,
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 96},
     "qwen3_moe": {**MIXTURE, "norm_topk_prob": True},
@@ -126,6 +147,73 @@ def test_a_family_comes_out_as_from_its_checkpoint(
     for name in decays:
         theirs, ours = (np.frombuffer(data, np.float32) for data in (expected[name], found[name]))
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_gemma_4_is_described_as_in_its_checkpoint(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    exact = {"rms_norm_eps": 2.0**-17}  # which files keep in 32 bits
+    folder = make_checkpoint(tmp_path / "hf", "gemma4", **GEMMA4, **exact)
+    source = write_gguf(tmp_path / "m.gguf", folder, "gemma4")
+    made = GgufFile(source)
+    made.close()
+    found = read_checkpoint(config_in(source, made.header))
+    expected = read_checkpoint(json.loads((folder / "config.json").read_text()))
+    assert found.layers == expected.layers
+    assert found.embedding == expected.embedding
+    assert found.head == expected.head
+
+
+def test_experts_of_gemma_4_may_have_gate_and_up_apart(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "gemma4", **GEMMA4)
+    joined = gguf_changes.changed
+
+    def apart(family: str, config: dict, name: str, values: torch.Tensor) -> Iterator:
+        for hf_name, found in joined(family, config, name, values):
+            if not hf_name.endswith("gate_up_proj.weight"):
+                yield hf_name, found
+                continue
+            layer = name.split(".")[2]
+            for part, half in zip(("gate", "up"), found.chunk(2, 1), strict=True):
+                yield f"blk.{layer}.ffn_{part}_exps.weight", half
+
+    whole = write_gguf(tmp_path / "whole.gguf", folder, "gemma4")
+    monkeypatch.setattr(gguf_changes, "changed", apart)
+    parts = write_gguf(tmp_path / "parts.gguf", folder, "gemma4")
+    assert b"ffn_up_exps" in parts.read_bytes()
+    files = [GgufFile(whole), GgufFile(parts)]
+    name = "model.layers.1.experts.gate_up_proj"
+    found = [one.read_rows(one.tensors[name], 100, 300) for one in files]
+    for one in files:
+        one.close()
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attention.sliding_window_pattern": None}, "which layers have a window"),
+        ({"attention.sliding_window_pattern": [True] * 5}, "true or false for each layer"),
+        ({"attention.head_count_kv": [2, 1, 2]}, "one for each layer"),
+        ({"attention.head_count_kv": [2, 1, 2, 1, 2, 4]}, "no pattern of Gemma 4"),
+        ({"feed_forward_length": [256, 256, 256, 128, 512, 512]}, "no pattern of Gemma 4"),
+        ({"feed_forward_length": [256, 256, 256, 256, 768, 768]}, "no pattern of Gemma 4"),
+        ({"attention.shared_kv_layers": 7}, "no pattern of Gemma 4"),
+        ({"attention.shared_kv_layers": 6}, "no pattern of Gemma 4"),
+        ({"attention.key_length": 96}, "rope_freqs are no factors"),
+        ({"block_count": 1 << 31}, "a whole number, or one for each layer"),
+    ],
+)
+def test_settings_that_are_no_gemma_4_are_refused(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, changes: dict, words: str
+) -> None:
+    folder = make_checkpoint(tmp_path / "hf", "gemma4", **GEMMA4)
+    named = {f"gemma4.{name}": value for name, value in changes.items()}
+    source = write_gguf(tmp_path / "m.gguf", folder, "gemma4", **named)
+    with pytest.raises(ZSEError, match=words):
+        config_in(source, read_gguf_header(source))
 
 
 @pytest.mark.parametrize("is_older", [False, True])

@@ -106,6 +106,46 @@ def test_the_pair_with_the_best_score_is_merged_first() -> None:
     assert tokenizer.decode(tokenizer.encode("hello w\u00fcrld").ids) == "hello w\u00fcrld"
 
 
+def of_gemma() -> Tokenizer:
+    """A tokenizer that is cut as Gemma's: merges of letters, spaces among them, bytes."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=["<pad>", "<eos>", "<bos>", "<unk>", *map("<0x{:02X}>".format, range(256))],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([line[:60] for line in LINES], trainer)
+    return tokenizer
+
+
+def test_letters_are_merged_in_the_order_of_a_list() -> None:
+    tokenizer = of_gemma()
+    model = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    found = rebuilt(
+        {
+            "tokenizer.ggml.model": "gemma4",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [3, 3, 3, 2] + [6] * 256 + [1] * (len(tokens) - 260),
+            "tokenizer.ggml.scores": [-1000.0] * len(tokens),
+            "tokenizer.ggml.merges": [" ".join(pair) for pair in model["merges"]],
+            "tokenizer.ggml.bos_token_id": 2,
+            "tokenizer.ggml.unknown_token_id": 3,
+            "tokenizer.ggml.add_space_prefix": False,
+        }
+    )
+    assert found.encode("").ids == [2]
+    for line in LINES:
+        ids = found.encode(line, add_special_tokens=False).ids
+        if "<|end|>" not in line:
+            assert ids == tokenizer.encode(line, add_special_tokens=False).ids
+            assert found.decode(ids) == line.replace("\u2581", " ")
+
+
 def test_tokens_of_users_are_found_in_texts_and_kept_in_answers() -> None:
     tokenizer = rebuilt(by_scores() | {"tokenizer.ggml.add_bos_token": False})
     ids = tokenizer.encode("he<|x|>").ids

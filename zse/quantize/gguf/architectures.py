@@ -49,6 +49,8 @@ class Architecture:
     pairs_are_neighbours: bool = False
     """The rows of queries and keys are in another order."""
     adds_one_to_norms: bool = False
+    layers_differ: bool = False
+    """Whether settings have another number for each layer; ``OWN_CONFIGS`` reads them."""
 
 
 _ATTENTION = {
@@ -74,6 +76,29 @@ _GEMMA = {
     **_LLAMA,
     **_AFTER,
     "ffn_norm": "pre_feedforward_layernorm",
+}
+_GEMMA4 = {
+    **_GEMMA,
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "ffn_gate_inp": "router.proj",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+_GEMMA4_BARE = {
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj",
+    "ffn_down_exps.weight": "experts.down_proj",
+    "layer_output_scale.weight": "layer_scalar",
+}
+_GEMMA4_WHOLE = {
+    **WHOLE,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
 }
 _ROUTED = {
     **_LLAMA,
@@ -252,6 +277,14 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         ),
         "gemma2": _architecture("gemma2", "Gemma2", _GEMMA, adds_one_to_norms=True),
         "gemma3": _architecture("gemma3_text", "Gemma3", _GEMMA, adds_one_to_norms=True),
+        "gemma4": _architecture(
+            "gemma4_text",
+            "Gemma4",
+            _GEMMA4,
+            bare=_GEMMA4_BARE,
+            whole=_GEMMA4_WHOLE,
+            layers_differ=True,
+        ),
         "phi3": _architecture("phi3", "Phi3", _PHI3),
         "olmo2": _architecture("olmo2", "Olmo2", {**_ATTENTION, **_MLP, **_AFTER}),
         "olmo3": _architecture("olmo3", "Olmo3", {**_ATTENTION, **_MLP, **_AFTER}),

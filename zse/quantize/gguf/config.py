@@ -42,15 +42,16 @@ def config_of(
         raise CheckpointError(f"{where} has no tensor token_embd.weight")
     heads = own.integer("attention.head_count")
     hidden = own.integer("embedding_length")
+    of_layers = own.first if architecture.layers_differ else own.integer
     config: dict[str, Any] = {
         "architectures": [architecture.class_name],
         "model_type": architecture.model_type,
         "vocab_size": tensors["token_embd.weight"].shape[0],
         "hidden_size": hidden,
-        "intermediate_size": own.integer("feed_forward_length", _width_of_experts(own)),
+        "intermediate_size": of_layers("feed_forward_length", _width_of_experts(own)),
         "num_hidden_layers": own.integer("block_count") - own.integer("nextn_predict_layers", 0),
         "num_attention_heads": heads,
-        "num_key_value_heads": own.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": of_layers("attention.head_count_kv", heads),
         "rms_norm_eps": own.number("attention.layer_norm_rms_epsilon", _epsilon(own)),
         "max_position_embeddings": own.integer("context_length"),
         "rope_theta": own.number("rope.freq_base", 10000.0),
@@ -60,7 +61,8 @@ def config_of(
     }
     if heads and own.integer("attention.key_length", hidden // heads) * heads != hidden:
         config["head_dim"] = own.integer("attention.key_length")
-    config |= _scaling(own)
+    if not architecture.layers_differ:
+        config |= _scaling(own)
     if architecture.model_type in OWN_CONFIGS:
         config |= OWN_CONFIGS[architecture.model_type](own)
     return config | _special_tokens(header.settings)

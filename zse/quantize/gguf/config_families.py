@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, UnsupportedModelError
+from zse.quantize.gguf.gemma4 import config_of_gemma4
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -266,6 +267,7 @@ OWN_CONFIGS: Mapping[str, Callable[[OwnSettings], dict[str, Any]]] = {
     "qwen3_moe": lambda own: {**_mixture(own), "norm_topk_prob": True},
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "gemma4_text": config_of_gemma4,
     "smollm3": lambda _own: {"no_rope_layer_interval": 4},
     "granite": _granite,
     "starcoder2": lambda own: {

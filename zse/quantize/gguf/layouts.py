@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import CheckpointError
 from zse.format.mxfp4 import MXFP4_GROUP
 from zse.quantize.gguf.architectures import LEFT_OUT, WHOLE
+from zse.quantize.gguf.gemma4 import experts_of_gemma4
 from zse.quantize.gguf.views import (
     View,
     alternating,
@@ -382,6 +383,7 @@ def _latent(model: _Model, name: str, tensors: dict[str, GgufTensor]) -> Iterato
 _LAYOUTS: Mapping[str, Callable[[_Model, str, dict[str, Any]], Iterator[tuple[str, View]]]] = (
     MappingProxyType(
         {
+            "gemma4_text": experts_of_gemma4,
             "gpt_oss": _gpt_oss,
             "qwen3_next": _qwen3_next,
             "qwen3_5": _qwen3_5,

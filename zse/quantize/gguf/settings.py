@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from zse.quantize.gguf.header import GgufHeader
 
 
+_MOST_LAYERS = 65536
+"""No model has more: a setting is no reason to make a longer list."""
+
+
 class OwnSettings:
     """An architecture's own settings.
 
@@ -43,6 +47,18 @@ class OwnSettings:
         if type(value) is not int:
             raise self._wrong(name, value, "a whole number")
         return value
+
+    def integers(self, name: str) -> list[int]:
+        """Return one a layer: those that are told, or the one for all."""
+        value, count = self._value(name, None), self.integer("block_count")
+        values = value if isinstance(value, list) else [value] * min(max(count, 0), _MOST_LAYERS)
+        if len(values) != count or not all(type(one) is int for one in values):
+            raise self._wrong(name, value, "a whole number, or one for each layer")
+        return list(values)
+
+    def first(self, name: str, default: int | None = None) -> int:
+        """Return the first layer's where each has one."""
+        return self.integers(name)[0] if self.has(name) else self.integer(name, default)
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._value(name, default)

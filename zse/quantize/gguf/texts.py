@@ -37,6 +37,18 @@ def texts_of(settings: Mapping[str, Any], where: str) -> dict[str, bytes]:
     return found
 
 
+_SPACES: dict[str, Any] = {
+    "type": "Replace",
+    "pattern": {"String": " "},
+    "content": _WORD_START,
+}
+_LETTERS_BACK: tuple[dict[str, Any], ...] = (
+    {"type": "Replace", "pattern": {"String": _WORD_START}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+)
+
+
 class _Vocabulary:
     """The tokens of a file, by number, and how texts become some of them."""
 
@@ -77,6 +89,8 @@ class _Vocabulary:
             document, adds_bos = self._byte_level()
         elif kind == "llama":
             document, adds_bos = self._by_scores()
+        elif kind == "gemma4":
+            document, adds_bos = self._by_merges(), True
         elif kind == "bert":
             return self._joined(self._of_words(), around_texts(*self._ends(), self._ids))
         else:
@@ -122,9 +136,7 @@ class _Vocabulary:
                 hint=_HINT,
             )
         steps = list(row.steps)
-        pairs = [merge.split(" ") for merge in self._list("merges", str, count=None)]
-        if not all(len(pair) == 2 and {*pair, "".join(pair)} <= self._ids.keys() for pair in pairs):
-            raise self._broken("a merge is not of two tokens that make a third")
+        pairs = self._pairs()
         document = {
             "normalizer": {"type": row.normalizer} if row.normalizer else None,
             "pre_tokenizer": steps[0] if len(steps) == 1 else _sequence("pretokenizers", steps),
@@ -133,6 +145,21 @@ class _Vocabulary:
         }
         return document, row.adds_bos
 
+    def _by_merges(self) -> dict[str, Any]:
+        """Letters, merged in the order of a list, bytes where there is no letter (Gemma's)."""
+        return {
+            "normalizer": _SPACES,
+            "pre_tokenizer": None,
+            "decoder": _sequence("decoders", list(_LETTERS_BACK)),
+            "model": self._merged(self._pairs(), unknown=self._named("unknown"), falls_back=True),
+        }
+
+    def _pairs(self) -> list[list[str]]:
+        pairs = [merge.split(" ") for merge in self._list("merges", str, count=None)]
+        if not all(len(pair) == 2 and {*pair, "".join(pair)} <= self._ids.keys() for pair in pairs):
+            raise self._broken("a merge is not of two tokens that make a third")
+        return pairs
+
     def _by_scores(self) -> tuple[dict[str, Any], bool]:
         """Letters, merged by the score of what comes of it, bytes where there is no letter."""
         scores = [
@@ -140,17 +167,12 @@ class _Vocabulary:
             for number, score in enumerate(self._list("scores", float))
         ]
         begins = self._flag("add_space_prefix", default=True)
-        space = {"type": "Replace", "pattern": {"String": " "}, "content": _WORD_START}
         prefix = {"type": "Prepend", "prepend": _WORD_START}
-        back: list[dict[str, Any]] = [
-            {"type": "Replace", "pattern": {"String": _WORD_START}, "content": " "},
-            {"type": "ByteFallback"},
-            {"type": "Fuse"},
-        ]
+        back = list(_LETTERS_BACK)
         if begins:
             back.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
         document = {
-            "normalizer": _sequence("normalizers", [prefix, space]) if begins else space,
+            "normalizer": _sequence("normalizers", [prefix, _SPACES]) if begins else _SPACES,
             "pre_tokenizer": None,
             "decoder": _sequence("decoders", back),
             "model": self._merged(
