@@ -92,3 +92,26 @@ def test_a_refusal_says_when_there_is_room_for_this_request(admission, clock):
     with pytest.raises(OverloadedError) as caught:
         admission.admit(6)  # four too many
     assert caught.value.retry_after_seconds == pytest.approx(6.0)
+
+
+def test_a_key_that_asks_without_end_leaves_room_for_others(admission, refused):
+    rooms = [admission.admit(1, tenant="greedy") for _ in range(8)]
+    with pytest.raises(OverloadedError, match="8 of 10 answers are of this key"):
+        admission.admit(1, tenant="greedy")
+    admission.admit(1, tenant="other")
+    admission.admit(1)  # who needs no key is refused by the limit alone
+    with pytest.raises(OverloadedError, match="10 of 10"):
+        admission.admit(1, tenant="third")
+    rooms.pop().close()
+    admission.admit(1, tenant="third")
+    assert len(refused) == 2
+
+
+def test_prompts_of_one_key_leave_room_for_those_of_others(admission):
+    room = admission.admit(1, num_prompt_tokens=100, tenant="greedy")  # alone it may have all
+    room.use(80)
+    with pytest.raises(OverloadedError, match="80 of 100 prompt tokens are of this key"):
+        admission.admit(1, num_prompt_tokens=1, tenant="greedy")
+    admission.admit(1, num_prompt_tokens=15, tenant="other")
+    room.close()
+    assert admission.num_prompt_tokens == 15

@@ -1,7 +1,7 @@
 """Who is let in: so many choices, and so many tokens of their prompts, run and wait together.
 
 A choice's room is free when the engine is done with it, not when its client has read it. When room
-will be free is told from how fast choices lately ended.
+will be free is told from how fast choices lately ended. No key takes all of it: see ``shares``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import InvalidParameterError, OverloadedError
 from zse.records import record
+from zse.serve.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,11 +52,19 @@ class Admission:
         self._limits = limits
         self._on_refusal = on_refusal
         self._clock = clock
-        self.num_choices = 0
-        """Choices that the engine is not done with."""
-        self.num_prompt_tokens = 0
-        """Tokens of the prompts of their requests."""
+        self._choices = Shares()
+        self._prompt_tokens = Shares()
         self._ended: deque[float] = deque(maxlen=_NUM_TIMED)
+
+    @property
+    def num_choices(self) -> int:
+        """Choices that the engine is not done with."""
+        return self._choices.total
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompts of their requests."""
+        return self._prompt_tokens.total
 
     def refuse_oversized(self, num_choices: int) -> None:
         """Refuse what would not even fit into an idle server: to wait for room would be in vain.
@@ -69,15 +78,16 @@ class Admission:
                 param="n",
             )
 
-    def admit(self, num_choices: int, *, num_prompt_tokens: int = 0) -> Room:
+    def admit(self, num_choices: int, *, num_prompt_tokens: int = 0, tenant: str = "") -> Room:
         """Take room for a request.
 
         Args:
             num_choices: Answers to all its prompts.
             num_prompt_tokens: Of all its prompts; an estimate until they are known.
+            tenant: Whose work it is; empty where there are no keys.
 
         Raises:
-            OverloadedError: Running and waiting work is at its limit.
+            OverloadedError: Running and waiting work is at its limit, or the tenant's part of it.
             InvalidParameterError: As ``refuse_oversized``.
         """
         self.refuse_oversized(num_choices)
@@ -89,7 +99,14 @@ class Admission:
         if self.num_choices and self.num_prompt_tokens + num_prompt_tokens > limits.prompt_tokens:
             what = f"{self.num_prompt_tokens} of {limits.prompt_tokens} prompt tokens are in it"
             raise self._overloaded(what, 1)
-        return Room(self, num_choices, num_prompt_tokens)
+        for shares, amount, most, noun in (
+            (self._choices, num_choices, limits.choices, "answers"),
+            (self._prompt_tokens, num_prompt_tokens, limits.prompt_tokens, "prompt tokens"),
+        ):
+            if not shares.has_share(tenant, amount, most=most):
+                what = f"{shares.held(tenant)} of {most} {noun} are of this key, the rest of others"
+                raise self._overloaded(what, num_choices)
+        return Room(self, num_choices, num_prompt_tokens, tenant)
 
     def seconds_until(self, num_choices: int) -> float:
         """Return when so many choices will have ended, at the rate of those that ended last."""
@@ -98,9 +115,17 @@ class Admission:
         seconds_each = (self._clock() - self._ended[0]) / len(self._ended)
         return min(max(num_choices * seconds_each, _MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
 
-    def ended(self, num_choices: int) -> None:
+    def begun(self, tenant: str, num_choices: int) -> None:
+        """Note that a tenant has so many choices more."""
+        self._choices.take(tenant, num_choices)
+
+    def hold_tokens(self, tenant: str, num_tokens: int) -> None:
+        """Note that a tenant's prompts have so many tokens more, or less."""
+        self._prompt_tokens.take(tenant, num_tokens)
+
+    def ended(self, tenant: str, num_choices: int) -> None:
         """Note that the engine is done with choices."""
-        self.num_choices -= num_choices
+        self._choices.take(tenant, -num_choices)
         self._ended.extend([self._clock()] * num_choices)
 
     def _overloaded(self, what: str, num_missing: int) -> OverloadedError:
@@ -113,13 +138,16 @@ class Admission:
 class Room:
     """What one request holds of the server's room, until the engine is done with it."""
 
-    def __init__(self, admission: Admission, num_choices: int, num_prompt_tokens: int) -> None:
+    def __init__(
+        self, admission: Admission, num_choices: int, num_prompt_tokens: int, tenant: str
+    ) -> None:
         self._admission = admission
+        self._tenant = tenant
         self._num_open = num_choices
         self._num_prompt_tokens = num_prompt_tokens
         self._is_in_use = False
-        admission.num_choices += num_choices
-        admission.num_prompt_tokens += num_prompt_tokens
+        admission.begun(tenant, num_choices)
+        admission.hold_tokens(tenant, num_prompt_tokens)
 
     @property
     def is_open(self) -> bool:
@@ -135,14 +163,14 @@ class Room:
         """Give back the room of one choice that the engine is done with."""
         if self._num_open:
             self._num_open -= 1
-            self._admission.ended(1)
+            self._admission.ended(self._tenant, 1)
             if not self._num_open:
                 self._hold_tokens(0)
 
     def close(self) -> None:
         """Give back what is left. May be called twice."""
         if self._num_open:
-            self._admission.ended(self._num_open)
+            self._admission.ended(self._tenant, self._num_open)
             self._num_open = 0
             self._hold_tokens(0)
 
@@ -152,5 +180,5 @@ class Room:
             self.close()
 
     def _hold_tokens(self, num_tokens: int) -> None:
-        self._admission.num_prompt_tokens += num_tokens - self._num_prompt_tokens
+        self._admission.hold_tokens(self._tenant, num_tokens - self._num_prompt_tokens)
         self._num_prompt_tokens = num_tokens

@@ -233,7 +233,7 @@ class Generation:
         """Take the room over that was taken for this work, or take it now."""
         room = self._order.room
         if room is None or not room.is_open:
-            room = self._state.admit(self._num_admitted)
+            room = self._state.admit(self._num_admitted, tenant=self._order.caller.tenant)
         room.use(self.prompt_tokens)
         return room
 

@@ -36,7 +36,9 @@ def admit(request: Request, *, num_choices: int, size: int) -> None:
         InvalidParameterError: There never would be.
     """
     num_tokens = size // _CHARACTERS_PER_TOKEN
-    request.state.room = state_of(request).admit(num_choices, num_prompt_tokens=num_tokens)
+    request.state.room = state_of(request).admit(
+        num_choices, num_prompt_tokens=num_tokens, tenant=request.state.caller.tenant
+    )
 
 
 async def in_turn(request: Request, job: Callable[[], Result], *, size: int) -> Result:

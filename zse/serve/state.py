@@ -304,9 +304,9 @@ class AppState:
         """Refuse a request as ``Admission.refuse_oversized`` does."""
         self.admission.refuse_oversized(num_choices)
 
-    def admit(self, num_choices: int, *, num_prompt_tokens: int = 0) -> Room:
+    def admit(self, num_choices: int, *, num_prompt_tokens: int = 0, tenant: str = "") -> Room:
         """Take room for a request as ``Admission.admit`` does."""
-        return self.admission.admit(num_choices, num_prompt_tokens=num_prompt_tokens)
+        return self.admission.admit(num_choices, num_prompt_tokens=num_prompt_tokens, tenant=tenant)
 
     def _limits(self) -> Limits:
         return Limits(choices=self.max_admitted, prompt_tokens=self.options.max_queue_tokens)

@@ -105,3 +105,15 @@ def test_all_bodies_together_have_so_much_room(state):
             second.add(200)
     with room.hold() as third:
         third.add(FREE_BYTES + 1000)
+
+
+def test_bodies_of_one_key_leave_room_for_those_of_others(state):
+    room = BodyRoom(state, 10 * FREE_BYTES)
+    with room.hold("greedy") as held:
+        held.add(9 * FREE_BYTES)  # of which one counts for nothing
+        with room.hold("greedy") as more, pytest.raises(OverloadedError):
+            more.add(2 * FREE_BYTES)
+        with room.hold("other") as others:
+            others.add(2 * FREE_BYTES)
+    with room.hold("greedy") as all_of_it:
+        all_of_it.add(10 * FREE_BYTES)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from zse.errors import OverloadedError
-from zse.serve.access.caller import ANYBODY
+from zse.serve.access.caller import ANYBODY, Caller
 from zse.serve.http.errors import UnknownIdError
 from zse.serve.http.resumable import ResumableStreams
 from zse.serve.ledger import Ledger
@@ -157,6 +157,24 @@ def test_a_resumable_request_that_is_refused_keeps_its_status(make_caller, state
     state.admit(state.max_admitted)
     response = call.chat("say:Hello", stream=True, headers=RESUMABLE)
     check_error(response, 429, code="rate_limit_exceeded", kind=response.json()["error"]["type"])
+
+
+def test_streams_of_one_key_leave_room_for_those_of_others():
+    def scope_of(key_id):
+        return {**SCOPE, "state": {"caller": Caller(key_id=key_id), "request_id": "r"}}
+
+    async def run():
+        kept = streams(resumable_streams=6)
+        for number in range(4):
+            kept.add(scope_of("greedy"), str(number), numbers(10**9))
+        with pytest.raises(OverloadedError):
+            kept.add(scope_of("greedy"), "more", numbers(10**9))
+        kept.add(scope_of("other"), "one", numbers(10**9)).give_up()
+        kept.add(SCOPE, "without a key", numbers(10**9)).give_up()
+        for number in range(4):
+            kept.get("greedy", str(number)).give_up()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("given", ["7", "-2", "x", "1" * 40])

@@ -36,7 +36,8 @@ class BoundedRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
-            with state_of(request).one_of(BodyRoom).hold() as held:
+            room, tenant = state_of(request).one_of(BodyRoom), request.state.caller.tenant
+            with room.hold(tenant) as held:
                 read = _Read(request, held)
                 await read.decode_json()
                 return await handle(read)

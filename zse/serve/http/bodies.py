@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import OverloadedError
 from zse.serve.http.errors import BadRequestError, BodyTooLargeError, error_response
+from zse.serve.shares import Shares
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -109,28 +110,33 @@ class BodyRoom:
     """Room for the bodies that a server is reading or decoding, all together."""
 
     def __init__(self, state: AppState, max_bytes: int = MAX_HELD_BYTES) -> None:  # noqa: ARG002
-        self._num_left = max_bytes
+        self._max_bytes = max_bytes
+        self._shares = Shares()
 
-    def hold(self) -> HeldBody:
-        """Return what counts one body; use it in a ``with``."""
-        return HeldBody(self)
+    def hold(self, tenant: str = "") -> HeldBody:
+        """Return what counts one body of a caller; use it in a ``with``."""
+        return HeldBody(self, tenant)
 
-    def take(self, num_bytes: int) -> None:
+    def take(self, num_bytes: int, tenant: str = "") -> None:
         """Take room, or give it back.
 
         Raises:
-            OverloadedError: There is not so much.
+            OverloadedError: There is not so much, or not for this caller.
         """
-        if num_bytes > self._num_left:
+        shares, most = self._shares, self._max_bytes
+        if num_bytes > 0 and (
+            shares.total + num_bytes > most or not shares.has_share(tenant, num_bytes, most=most)
+        ):
             raise OverloadedError("Other long requests are being read; try again in a moment.")
-        self._num_left -= num_bytes
+        shares.take(tenant, num_bytes)
 
 
 class HeldBody:
     """The room that one body takes."""
 
-    def __init__(self, room: BodyRoom) -> None:
+    def __init__(self, room: BodyRoom, tenant: str) -> None:
         self._room = room
+        self._tenant = tenant
         self._num_read = 0
         self._num_taken = 0
 
@@ -142,11 +148,11 @@ class HeldBody:
         """
         self._num_read += num_bytes
         more = max(0, self._num_read - FREE_BYTES) - self._num_taken
-        self._room.take(more)
+        self._room.take(more, self._tenant)
         self._num_taken += more
 
     def __enter__(self) -> HeldBody:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._room.take(-self._num_taken)
+        self._room.take(-self._num_taken, self._tenant)

@@ -50,7 +50,7 @@ async def read_json(request: Request, room: BodyRoom) -> dict[str, Any]:
         OverloadedError: There is no room for it beside the bodies of others.
         ClientDisconnect: The client left before it had sent all of it.
     """
-    with room.hold() as held:
+    with room.hold(request.state.caller.tenant) as held:
         pieces = []
         async for piece in request.stream():
             held.add(len(piece))

@@ -15,6 +15,7 @@ from zse.errors import OverloadedError
 from zse.serve.access.caller import caller_of
 from zse.serve.http.errors import UnknownIdError, error_frame
 from zse.serve.http.event_log import EventLog
+from zse.serve.shares import is_within_share
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -94,10 +95,12 @@ class ResumableStreams:
         """Keep the stream that answers a request going; ``failure`` is as in ``EventStream``.
 
         Raises:
-            OverloadedError: As many as are kept are being written or read.
+            OverloadedError: As many as are kept are being written or read, or as many of this
+                caller's as leave others room.
         """
-        self._make_room()
-        key = (caller_of(scope).tenant, stream_id)
+        tenant = caller_of(scope).tenant
+        self._make_room(tenant)
+        key = (tenant, stream_id)
         log = EventLog()
         work = log.fill(
             frames,
@@ -123,14 +126,16 @@ class ResumableStreams:
         except KeyError:
             raise UnknownIdError("stream", stream_id) from None
 
-    def _make_room(self) -> None:
+    def _make_room(self, tenant: str) -> None:
         limit = self._state.options.resumable_streams
         for stream in list(self._streams.values()):
             if len(self._streams) < limit:
                 break
             if stream.log.is_over and not stream.log.num_readers:
                 stream.give_up()
-        if len(self._streams) >= limit:
+        num_own = sum(owner == tenant for owner, _ in self._streams)
+        has_share = is_within_share(num_own + 1, free=limit - len(self._streams) - 1)
+        if len(self._streams) >= limit or (tenant and not has_share):
             raise OverloadedError(
                 f"This server keeps {limit} streams that can be resumed, and all of them are in "
                 "use. Ask without 'x-zse-resumable', or later."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zse.errors import OverloadedError, ZSEError
 from zse.serve.http.errors import error_response
 from zse.serve.http.hosts import ANY_ORIGIN
+from zse.serve.shares import Shares
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,30 +35,31 @@ class WebSocketGuard:
 
     Args:
         origins: Origins of other sites that may open one, as browsers write them.
-        max_open: How many may be open.
+        max_open: How many may be open, of all callers together.
     """
 
     def __init__(self, app: ASGIApp, *, origins: frozenset[str], max_open: int) -> None:
         self.app = app
         self._origins = origins
         self._max_open = max_open
-        self._num_open = 0
+        self._open = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             await self.app(scope, receive, send)
             return
-        refusal = self._refuse(dict(scope["headers"]))
+        tenant: str = scope["state"]["caller"].tenant
+        refusal = self._refuse(dict(scope["headers"]), tenant)
         if refusal is not None:
             await error_response(refusal)(scope, receive, send)
             return
-        self._num_open += 1
+        self._open.take(tenant, 1)
         try:
             await self.app(scope, _Paced(receive, send).receive, send)
         finally:
-            self._num_open -= 1
+            self._open.take(tenant, -1)
 
-    def _refuse(self, headers: dict[bytes, bytes]) -> ZSEError | None:
+    def _refuse(self, headers: dict[bytes, bytes], tenant: str) -> ZSEError | None:
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         host = headers.get(b"host", b"").decode("latin-1").lower()
         allowed = self._origins | {f"http://{host}", f"https://{host}"}
@@ -65,8 +67,12 @@ class WebSocketGuard:
             return ForeignOriginError(
                 f"Pages of {origin[:100]} may not open WebSockets here; --cors-origin allows one."
             )
-        if self._num_open >= self._max_open:
-            return OverloadedError(f"{self._num_open} WebSockets are open, which is all there may.")
+        if self._open.total >= self._max_open:
+            return OverloadedError(f"{self._open.total} WebSockets are open: all there may be.")
+        if not self._open.has_share(tenant, 1, most=self._max_open):
+            return OverloadedError(
+                f"{self._open.held(tenant)} WebSockets of this key are open: the rest is of others."
+            )
         return None
 
 
