@@ -1,4 +1,4 @@
-"""What a GGUF file of Gemma 4 says, and how its experts lie.
+"""What a GGUF file of Gemma 4 says.
 
 Layers differ, so settings have a number for each. What turns of a head where there is no window is
 told by factors: 1 for the frequencies that are kept, 1e30 for those that stand still.
@@ -9,12 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import CheckpointError, UnsupportedModelError
-from zse.quantize.gguf.views import View, grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from zse.quantize.gguf.header import GgufTensor
     from zse.quantize.gguf.settings import OwnSettings
 
 _STILL = 1e30
@@ -133,24 +129,3 @@ def _turning_share(own: OwnSettings) -> float:
             hint=_HINT,
         )
     return kept / len(factors)
-
-
-def experts_of_gemma4(
-    _model: object, name: str, tensors: dict[str, GgufTensor]
-) -> Iterator[tuple[str, View]]:
-    """Yield gate and up of all experts where they are apart, as some tools leave them."""
-    names = ("ffn_gate_exps.weight", "ffn_up_exps.weight")
-    found = [tensors[one] for one in names if one in tensors]
-    if len(found) < len(names) or found[0].shape != found[1].shape or len(found[0].shape) != 3:
-        return
-    count, rows, columns = found[0].shape
-    for one in names:
-        tensors.pop(one)
-    yield (
-        f"{name}.experts.gate_up_proj",
-        View(
-            tensors=tuple(found),
-            shape=(count, 2 * rows, columns),
-            places=grouped(count, (rows, rows)),
-        ),
-    )

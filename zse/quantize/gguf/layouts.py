@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import CheckpointError
 from zse.format.mxfp4 import MXFP4_GROUP
 from zse.quantize.gguf.architectures import LEFT_OUT, WHOLE
-from zse.quantize.gguf.gemma4 import experts_of_gemma4
+from zse.quantize.gguf.gemma4_experts import experts_of_gemma4
 from zse.quantize.gguf.views import (
     View,
     alternating,
