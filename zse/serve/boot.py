@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from zse import start_patterns
 from zse.device.early import early
 from zse.errors import LoadCancelledError, ZSEError
 from zse.serve import collector
 from zse.serve.access.opening import open_access
 from zse.serve.audit.log import AuditLog
 from zse.serve.audit.opening import files_for_server
+from zse.serve.beside import crashed, warm
 from zse.serve.http.rules import rules_of
-from zse.serve.leaving import END_SECONDS, Departure
+from zse.serve.leaving import END_SECONDS, Departure, end_now, has_stragglers
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
 from zse.serve.telemetry.logs import configure_logging
@@ -48,10 +47,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 LOOK_SECONDS = 0.01
-WATCH_SECONDS = 0.25
-"""How often the engine is asked whether it still runs."""
-WARM_SECONDS = 1.0
-"""After the model is ready; a request that waited for it is answered by then."""
 
 
 def serve(
@@ -107,8 +102,8 @@ def serve(
     with ledger.phase("web"):  # beside the loader, whose file reads leave the interpreter free
         server = _make_server(state, rules)
     exit_code = process.run(server, listener)
-    if _has_stragglers():
-        _end_now(exit_code)
+    if has_stragglers():
+        end_now(exit_code)
     return exit_code
 
 
@@ -120,8 +115,8 @@ def _refuse(error: ZSEError, settings: Settings) -> int:
     from zse.serve.failures import report_failure
 
     exit_code = report_failure("the server could not be started", error, settings)
-    if _has_stragglers():
-        _end_now(exit_code)
+    if has_stragglers():
+        end_now(exit_code)
     return exit_code
 
 
@@ -265,7 +260,9 @@ class ServerProcess:
             loop.add_signal_handler(number, self._on_signal, number)
         self._state.ledger.mark("answering")
         self._is_answering.set()
-        beside = [asyncio.create_task(self._watch_engine()), asyncio.create_task(self._warm())]
+        beside = [
+            asyncio.create_task(work) for work in (self._end_when_crashed(), warm(self._state))
+        ]
         if self._state.fleet is not None:
             beside.append(asyncio.create_task(self._state.fleet.run()))
         await self._accept(server, listener)
@@ -324,35 +321,9 @@ class ServerProcess:
         assert self._server is not None
         return Departure(self._state, self._server)
 
-    async def _warm(self) -> None:
-        """Import what comes later once the first answer is likely to be out."""
-        from zse.serve.http.server import warm
-
-        while not self._state.is_ready:
-            await asyncio.sleep(WATCH_SECONDS)
-        await asyncio.sleep(WARM_SECONDS)
-        # By a start and a first answer, which more is no part of.
-        imported, patterns = dict(sys.modules), start_patterns.asked_for()
-        await asyncio.to_thread(self._state.metrics.warm)
-        await asyncio.to_thread(warm)
-        from zse.serve.packing import refresh_pack
-
-        await asyncio.to_thread(refresh_pack, imported, patterns)
-        if self._state.options.server_tools.mcp:
-            from zse.serve.toolbox import Toolbox
-
-            self._state.one_of(Toolbox)  # starts the programs, which nothing of a start waits for
-
-    async def _watch_engine(self) -> None:
+    async def _end_when_crashed(self) -> None:
         """End the process when an engine has crashed: nothing in it can be answered any more."""
-        failure, loop = None, asyncio.get_running_loop()
-        while failure is None:
-            # As a second begins, when connections are looked at, too: who streams waits for neither
-            # of them, and a loop that nothing wakes costs an engine of few streams nothing.
-            await asyncio.sleep(1 - loop.time() % 1)
-            failure = self._state.models.failure
-            if failure is not None and self._state.options.restart_ranks:
-                failure = await self._restart_ranks(failure)
+        failure = await crashed(self._state, self._settings)
         self._exit_code = getattr(failure, "exit_code", 1)
         LOG.critical(
             "the engine crashed, the server stops: %s",
@@ -360,12 +331,6 @@ class ServerProcess:
             extra={"exit_code": self._exit_code, "hint": getattr(failure, "hint", "")},
         )
         await self._departure().drain(leave_seconds=0, drain_seconds=END_SECONDS)
-
-    async def _restart_ranks(self, failure: BaseException) -> BaseException | None:
-        """Load the model again after a rank has failed; return what ends the server."""
-        from zse.serve.restarting import RankRestarts
-
-        return await self._state.one_of(RankRestarts).restart(self._settings, failure)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._drainer is not None:
@@ -379,20 +344,3 @@ class ServerProcess:
                 leave_seconds=options.leave_seconds, drain_seconds=options.drain_seconds
             )
         )
-
-
-def _has_stragglers() -> bool:
-    """Whether a load, or a step that does not end, still runs in a thread."""
-    return any(thread.name.startswith("zse-") for thread in threading.enumerate())
-
-
-def _end_now(exit_code: int) -> NoReturn:
-    """End the process under its threads.
-
-    They may be inside native code, which cannot be stopped and which an interpreter that takes
-    itself down pulls the ground from: it would abort instead of ending with this exit code.
-    """
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)

@@ -13,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import sys
+import threading
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,3 +105,20 @@ class _Farewell:
         self._server.retire(since=now - _REST_SECONDS)
         has_connections = bool(self._server.server_state.connections)
         return not has_connections and now - self._last_busy >= _QUIET_SECONDS
+
+
+def has_stragglers() -> bool:
+    """Whether a load, or a step that does not end, still runs in a thread."""
+    return any(thread.name.startswith("zse-") for thread in threading.enumerate())
+
+
+def end_now(exit_code: int) -> NoReturn:
+    """End the process under its threads.
+
+    They may be inside native code, which cannot be stopped and which an interpreter that takes
+    itself down pulls the ground from: it would abort instead of ending with this exit code.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from zse.serve.admin.loading import Load, ModelLoader
+from zse.serve.admin.loading import ModelLoader
+from zse.serve.admin.orders import Load
 from zse.serve.fleet import moves
 
 

@@ -15,8 +15,9 @@ from zse.models.registry import Category
 from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.catalog import Catalog, KnownModelEntry, ModelVerdict
 from zse.serve.admin.guard import Guard
-from zse.serve.admin.loading import Load, LoadOrder, ModelLoader
+from zse.serve.admin.loading import ModelLoader
 from zse.serve.admin.memory import room_for_models
+from zse.serve.admin.orders import Load, LoadOrder
 from zse.serve.admin.places import MAX_NAME
 from zse.serve.admin.seats import FleetStatus, fleet_status
 from zse.serve.admin.shapes import AskedShape, Shape

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from zse.device.open import drop_code, runs_on_gpu
 from zse.errors import ZSEError
-from zse.serve.admin.loading import LoadInProgressError, LoadOrder, ModelLoader, close_model
+from zse.serve.admin.loading import ModelLoader, close_model
 from zse.serve.admin.memory import room_for_models
+from zse.serve.admin.orders import LoadInProgressError, LoadOrder
 from zse.serve.fleet.errors import ModelUnavailableError
 from zse.serve.fleet.turns import Resident, who_leaves
 from zse.serve.ledger import Ledger

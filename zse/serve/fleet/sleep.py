@@ -12,7 +12,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from zse.serve.admin.loading import ModelBusyError, ModelLoader
+from zse.serve.admin.loading import ModelLoader
+from zse.serve.admin.orders import ModelBusyError
 from zse.serve.fleet.errors import ModelUnavailableError, SleepingError
 from zse.serve.fleet.seats import Seat
 
