@@ -66,6 +66,8 @@ class PacedCore:
     def has_work(self) -> bool:
         return bool(self._left)
 
+    patience_seconds = 0.0
+
     def check(self, *_: Any) -> None:
         """Take everything."""
 

@@ -340,6 +340,15 @@ class AsyncEngine:
         """Do what is asked; sleep until something is when the core has no work."""
         if not self._core.has_work:
             self._next_command()()
+        self._take_commands()
+        while (seconds := self._core.patience_seconds) > 0:
+            try:
+                self._commands.get(timeout=seconds)()
+            except queue.Empty:
+                return
+            self._take_commands()
+
+    def _take_commands(self) -> None:
         while not self._commands.empty():
             self._commands.get()()
 

@@ -130,6 +130,11 @@ class EngineCore:
         """Whether a step has anything to do or to report."""
         return bool(self._pending or self._requests or self._pipeline.is_busy)
 
+    @property
+    def patience_seconds(self) -> float:
+        """How long ``step`` may wait to be called at no cost, for requests to be added first."""
+        return self._pipeline.patience_seconds
+
     def check(
         self,
         prompt_token_ids: TokenIds[int],

@@ -86,6 +86,11 @@ class EncoderCore:
         """Whether a step has anything to do or to report."""
         return bool(self._pending or self._waiting)
 
+    @property
+    def patience_seconds(self) -> float:
+        """No time at all: a step is computed when it is asked for."""
+        return 0.0
+
     def check(
         self,
         prompt_token_ids: TokenIds[int],

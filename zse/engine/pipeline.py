@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch
+from zse.engine.patience import Patience
 from zse.engine.step_clock import StepClock
 from zse.errors import EngineError
 
@@ -40,6 +41,7 @@ class StepPipeline:
         self._runner = runner
         self._looks_ahead = runner.looks_ahead
         self._current: tuple[list[ScheduledChunk], PendingStep] | None = None
+        self._patience = Patience(scheduler.prompt_budget)
         self._clock: StepClock | None = None
         self.trace: StepTrace | None = None
         """Is told of every step, if somebody wants to know."""
@@ -62,13 +64,24 @@ class StepPipeline:
         Raises:
             EngineError: The runner broke its contract.
         """
+        is_first = self._current is None
         current = self._current or self._submit(self._scheduler.schedule_step)
         if current is None:
             return []
         current[1].sample()
         self._current = current
+        if is_first and self.patience_seconds > 0:
+            return []  # others may come in the meantime
         self._current = self._submit(self._scheduler.schedule_ahead) if self._looks_ahead else None
         return self._finish(*current)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long ``next`` may wait to be called, for requests to be added first."""
+        if self._current is None or not self._looks_ahead:
+            return 0.0
+        seconds = self._patience.seconds_for(self._current[0])
+        return seconds if seconds > 0 and not self._scheduler.has_prompts else 0.0
 
     def finish(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         """Wait for what is in flight, after a step could not be submitted; nothing is then."""
@@ -117,6 +130,8 @@ class StepPipeline:
         """Have a step planned and hand it to the runner; None where there is none."""
         if self.trace is not None:
             self.trace.planning()
+        budget = self._scheduler.prompt_budget
+        planned_from = budget.now()
         chunks = plan()
         if not chunks:
             return None
@@ -127,10 +142,10 @@ class StepPipeline:
             sampling=[_rows_of(chunk) for chunk in chunks],
             masks=_masks_of(chunks),
         )
-        budget = self._scheduler.prompt_budget
         began = budget.now()  # a device that does not look ahead computes it here
         step = self._runner.submit(batch)
         budget.submitted(chunks, began)
+        self._patience.note(chunks, planned_from)
         if self._clock is not None:
             self._clock.submitted(chunks)
         if self.trace is not None:

@@ -77,6 +77,19 @@ class PromptBudget:
             added = seconds - (self._plain_seconds(num_rows) if num_rows else 0.0)
             self._token_seconds = _mixed(self._token_seconds, max(added, 0.0) / num_tokens)
 
+    def expected_end(self, chunks: Sequence[ScheduledChunk]) -> float:
+        """Return when the oldest step in flight should end; 0 where nothing is known of its like.
+
+        It is rather too early than too late: few tokens take longer each than many.
+        """
+        if not self._token_seconds:
+            return 0.0
+        num_tokens = sum([chunk.num_tokens for chunk in chunks if chunk.kind == "prefill"])
+        num_rows = sum([chunk.num_tokens for chunk in chunks if chunk.kind != "prefill"])
+        began = max(self._submitted.get(id(chunks), self._last_ended), self._last_ended)
+        plain = self._plain_seconds(num_rows) if num_rows else 0.0
+        return began + plain + num_tokens * self._token_seconds
+
     def tokens_beside(self, num_rows: int) -> int:
         """Return how many tokens of prompts may be computed beside rows of answers."""
         if not num_rows:

@@ -162,6 +162,11 @@ class Scheduler:
         """Note that the oldest step in flight is done, and give back what waited for it."""
         self._holding.done()
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether the next step has prompts to read, of who is here already."""
+        return bool(self.waiting) or any(s.num_remaining > 1 for s in self.running)
+
     def commit(self, sequence: Sequence) -> None:
         """Offer the full blocks of a running sequence, as far as its tokens are known."""
         table = sequence.table

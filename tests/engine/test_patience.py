@@ -1,0 +1,116 @@
+"""A plan waits for requests that are on their way, as long as the device has enough to do."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from zse.engine.patience import SAFETY, SPARE_SECONDS, Patience
+from zse.engine.prompt_budget import PromptBudget
+
+
+class Clock:
+    def __init__(self):
+        self.at = 100.0
+
+    def __call__(self):
+        return self.at
+
+
+def chunk(kind, num_tokens):
+    return SimpleNamespace(kind=kind, num_tokens=num_tokens)
+
+
+PROMPT = [chunk("decode", 1), chunk("prefill", 1000)]
+ANSWERS = [chunk("decode", 1)]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def budget(clock):
+    """A device that takes 10 ms for answers, and 10 us for each token of a prompt."""
+    budget = PromptBudget(8192, now=clock)
+    budget.note(1, 0, 0.010)
+    budget.note(0, 4000, 0.040)
+    return budget
+
+
+def patience_after(budget, clock, host_seconds):
+    patience = Patience(budget)
+    for seconds in host_seconds:
+        clock.at += seconds
+        patience.note(PROMPT, clock.at - seconds)
+    return patience
+
+
+def test_it_ends_when_the_host_must_begin(budget, clock):
+    patience = patience_after(budget, clock, [0.002])
+    budget.submitted(PROMPT, clock.at)
+    assert patience.seconds_for(PROMPT) == pytest.approx(0.020 - SPARE_SECONDS - SAFETY * 0.002)
+    clock.at += 0.010
+    assert patience.seconds_for(PROMPT) == pytest.approx(0.010 - SPARE_SECONDS - SAFETY * 0.002)
+    clock.at += 0.010
+    assert patience.seconds_for(PROMPT) < 0
+
+
+def test_a_host_that_was_slow_is_given_more_time_and_trusted_again_slowly(budget, clock):
+    quick = patience_after(budget, clock, [0.002])
+    slow = patience_after(budget, clock, [0.002, 0.008])
+    better = patience_after(budget, clock, [0.002, 0.008, 0.002])
+    budget.submitted(PROMPT, clock.at)
+    left = [patience.seconds_for(PROMPT) for patience in (slow, better, quick)]
+    assert left == sorted(left)
+    assert left[2] - left[0] == pytest.approx(SAFETY * 0.006)
+
+
+def test_there_is_none_where_answers_alone_are_computed_or_nothing_is_known(budget, clock):
+    patience = patience_after(budget, clock, [0.0])
+    budget.submitted(ANSWERS, clock.at)
+    assert patience.seconds_for(ANSWERS) == 0
+    unknown = PromptBudget(8192, now=clock)
+    unknown.submitted(PROMPT, clock.at)
+    assert Patience(unknown).seconds_for(PROMPT) < 0
+
+
+@pytest.fixture
+def core(ahead):
+    """An engine on a device that was seen to take a second for each token of a prompt."""
+    core = ahead.core(ahead.Runner(num_blocks=64), max_batch_tokens=64)
+    core._scheduler.prompt_budget.note(0, 2000, 2000.0)
+    return core
+
+
+def test_who_comes_while_a_prompt_is_read_is_in_the_next_step(core, ahead):
+    first, second = (ahead.request(name, [3, 4, 5, 6], max_tokens=3) for name in "ab")
+    core.add_request(first)
+    assert core.step() == []
+    assert core.patience_seconds > 1
+    core.add_request(second)
+    assert core.patience_seconds == 0  # there is something to plan
+    events = core.step()
+    assert [event.request_id for event in events] == ["a"]
+    assert [len(batch.chunks) for batch in core.runner.batches] == [1, 2]
+    events += ahead.run_to_end(core)
+    for request in (first, second):
+        told = ahead.tokens_of(events, request.request_id)
+        assert told == ahead.expected_tokens(request.prompt_token_ids, request.params)
+
+
+def test_nobody_needs_to_wait(core, ahead):
+    request = ahead.request("a", [3, 4, 5, 6], max_tokens=3)
+    core.add_request(request)
+    events = ahead.run_to_end(core)
+    assert ahead.tokens_of(events, "a") == ahead.expected_tokens(
+        request.prompt_token_ids, request.params
+    )
+
+
+def test_a_device_that_computes_at_once_has_nothing_to_wait_for(engine):
+    core = engine.core()
+    core._scheduler.prompt_budget.note(0, 2000, 2000.0)
+    core.add_request(engine.request("a", [3, 4, 5, 6], max_tokens=3))
+    assert core.step()
+    assert core.patience_seconds == 0
