@@ -63,7 +63,11 @@ def test_a_server_at_an_address_is_tried_until_it_is_up_and_called(registry):
         if "far_add" in registry:
             break
         time.sleep(0.05)
-    assert registry.execute("far_add", {"a": 1, "b": 2}).output == "3"
+    for _ in range(10):  # beside other work a call may take longer than it may
+        result = registry.execute("far_add", {"a": 1, "b": 2})
+        if not result.is_error:
+            break
+    assert result.output == "3"
     assert registry.execute("far_fail", {}).is_error
 
 
