@@ -32,6 +32,7 @@ from zse.errors import InvalidParameterError
         ("n", 129),
         ("stop", ("",)),
         ("stop", ("x",) * 65),
+        ("stop", ("x", "y" * 1025)),
         ("stop_token_ids", tuple(range(257))),
         ("logit_bias", {-1: 0.0}),
         ("logit_bias", {1: 101.0}),
@@ -46,6 +47,12 @@ def test_a_value_out_of_range_is_refused_by_name(param, value):
 
 def test_max_new_tokens_is_another_name_for_max_tokens():
     assert SamplingParams(max_new_tokens=7).max_tokens == 7
+
+
+def test_a_refusal_does_not_say_all_of_what_it_refuses():
+    with pytest.raises(InvalidParameterError) as caught:
+        SamplingParams(stop=("", "y" * 100_000))
+    assert len(str(caught.value)) < 400
 
 
 def test_a_single_stop_text_and_a_list_become_a_tuple():

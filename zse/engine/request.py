@@ -31,8 +31,12 @@ SET_BY_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = MAX_ALTERNATIVES
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARACTERS = 1024
+"""Of each: every token is held against them, in the thread that makes the tokens of all."""
 MAX_STOP_TOKEN_IDS = 256
 _MAX_INT32 = 2**31 - 1
+_MAX_SHOWN = 200
+"""Characters of a value that is refused."""
 _ALONE = -2
 """Numbers of namespaces from here down are of what was computed alone; adapters have 0 and up."""
 _PENALTY_RANGE = (1e-6, 1e6)
@@ -168,7 +172,8 @@ def _tuple_of(value: object, kind: type) -> tuple[object, ...]:
 
 def _require(holds: bool, param: str, value: object, wanted: str) -> None:
     if not holds:
-        raise InvalidParameterError(f"{param} is {value!r}, expected {wanted}", param=param)
+        shown = repr(value)[:_MAX_SHOWN]
+        raise InvalidParameterError(f"{param} is {shown}, expected {wanted}", param=param)
 
 
 def _check_ranges(params: SamplingParams) -> None:
@@ -199,6 +204,9 @@ def _check_lengths(params: SamplingParams) -> None:
     count = len(params.stop)
     _require(count <= MAX_STOP_STRINGS, "stop", count, f"at most {MAX_STOP_STRINGS} texts")
     _require(all(params.stop), "stop", params.stop, "texts that are not empty")
+    length = max(map(len, params.stop), default=0)
+    wanted = f"texts of at most {MAX_STOP_CHARACTERS} characters"
+    _require(length <= MAX_STOP_CHARACTERS, "stop", f"a text of {length}", wanted)
     for name in ("stop_token_ids", "banned_token_ids"):
         count = len(getattr(params, name))
         wanted = f"at most {MAX_STOP_TOKEN_IDS} token ids"
