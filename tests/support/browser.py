@@ -18,7 +18,8 @@ KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 
 def chromium() -> str | None:
     """Return where a browser is; None where there is none."""
-    return shutil.which("chromium") or shutil.which("chromium-browser")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 class Browser:

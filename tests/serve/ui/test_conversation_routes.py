@@ -308,3 +308,20 @@ def test_a_server_without_tools_says_so_to_who_wants_them(call, runner, ask):
     response = runner.run(talk())
     assert response.status_code == 400
     assert "started with --tools" in response.json()["error"]["message"]
+
+
+def test_the_audit_log_waits_for_an_answer_and_names_its_model_tokens_and_tools(ask, state, runner):
+    state.options = with_values(state.options, {"tools": ("string_ops",)})
+    given = json.dumps({"operation": "reverse", "text": "dne ehT:yas"})
+    text = f'say:<tool_call>{{"name": "string_ops", "arguments": {given}}}</tool_call>'
+
+    async def talk():
+        path, message = await answered(ask, text, server_tools=True)
+        await ended(ask, path, message["id"])
+        while state.one_of(Answers).get(message["id"]) is not None:
+            await asyncio.sleep(0.01)
+
+    runner.run(talk())
+    (entry,) = [one for one in state.audit.recent() if one.path.endswith("/answers")]
+    assert (entry.model_id, entry.tools, entry.status_code) == ("scripted", "string_ops", 202)
+    assert entry.total_tokens > len("The end")

@@ -91,6 +91,16 @@ def test_requests_are_looked_for(call, monkeypatch):
     assert len(asked[1].key) == 200
 
 
+def test_looks_at_pages_are_left_out_of_the_requests_unless_they_are_wanted(call):
+    call("GET", "/dashboard")
+    call("GET", "/v1/models")
+    call("GET", "/ui/requests?status=200")
+    few, all_ = call("GET", "/ui/requests").text, call("GET", "/ui/requests?pages=1").text
+    for text, num_looks in ((few, 0), (all_, 1)):
+        assert html.unescape(text).count(" GET /dashboard".strip()) == num_looks
+        assert "GET /v1/models" in html.unescape(text)
+
+
 def test_the_documentation_names_this_server_and_every_route(call):
     text = html.unescape(call("GET", "/docs").text)
     assert "http://localhost/v1/chat/completions" in text

@@ -65,6 +65,15 @@ class Account:
         self._num_open -= 1
         self._report()
 
+    def hold(self) -> None:
+        """Keep the account open: work goes on behind the request's end, until ``release``."""
+        self._num_open += 1
+
+    def release(self) -> None:
+        """Let it be closed when no other work is left."""
+        self._num_open -= 1
+        self._report()
+
     def close(self, report: Callable[[], None]) -> None:
         """Call ``report`` once no work is left; the request has ended."""
         self._on_close = report

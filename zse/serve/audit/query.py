@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zse.serve.audit.log import AuditLog
 
 NUM_TOP = 10
+_FIRST_REFUSAL = 400
 
 
 @record
@@ -34,6 +35,8 @@ class Wanted:
     """How it begins."""
     status: str = ""
     """``429``, or ``5xx`` for all of a kind."""
+    leaves_out: tuple[str, ...] = ()
+    """How paths begin that say little where they were answered; refusals are always there."""
 
     def has(self, entry: AuditEntry) -> bool:
         return (
@@ -42,6 +45,11 @@ class Wanted:
             and (not self.key or entry.api_key_name == self.key)
             and entry.path.startswith(self.path)
             and (not self.status or self._has_status(str(entry.status_code)))
+            and not (
+                self.leaves_out
+                and entry.status_code < _FIRST_REFUSAL
+                and entry.path.startswith(self.leaves_out)
+            )
         )
 
     def _has_status(self, status: str) -> bool:

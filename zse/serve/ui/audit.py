@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zse.serve.access.rules import PAGES
 from zse.serve.audit.entry import moment_of
 from zse.serve.audit.query import Wanted, newest
 from zse.serve.http.requests import state_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 NUM_SHOWN = 200
 _HOURS = {"1": 1, "24": 24, "168": 168}
 _MAX_FIELD = 200
+_OF_PAGES = (*sorted(PAGES), "/ui/", "/ws/stats", "/api/analytics", "/openapi.json")
+"""What a browser asks for as pages are looked at, the documentation and charts among it."""
 
 
 async def show_requests(request: Request) -> Response:
@@ -40,6 +43,7 @@ async def _facts(request: Request) -> dict[str, Any]:
         key=asked.get("key", ""),
         path=asked.get("path", ""),
         status=asked.get("status", ""),
+        leaves_out=() if "pages" in asked else _OF_PAGES,
     )
     log = state_of(request).audit
     entries = await asyncio.to_thread(newest, log, wanted, NUM_SHOWN)

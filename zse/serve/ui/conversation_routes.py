@@ -197,12 +197,15 @@ def chat_mapping(conversation: Row, messages: list[Row]) -> dict[str, Any]:
 def _lasting(request: Request) -> Request:
     """Return the same request as one that nobody leaves, and whose room outlives its answer.
 
-    Rounds of tools behind the first take room and model anew, when the request is long over.
+    Rounds of tools behind the first take room and model anew, when the request is long over. What
+    they use is on its account, which the audit log waits for.
     """
+    request.state.account.hold()
     return Request({**request.scope, "state": {**request.scope["state"]}}, nobody)
 
 
 def _give_back(request: Request) -> None:
+    request.state.account.release()
     if (room := request.state.room) is not None:
         room.abandon()
     let_go(request)

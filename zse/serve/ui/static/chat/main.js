@@ -24,7 +24,8 @@ function draw() {
   place("stop").hidden = writing === null;
   place("send").disabled = writing !== null;
   place("title").textContent = conversation?.title || "Playground";
-  for (const id of ["rename", "delete"]) place(id).disabled = conversation === null;
+  place("acts").hidden = conversation === null;
+  place("hint").hidden = tree.branch().length > 0;
   for (const format of ["json", "markdown"]) {
     const link = place(`export-${format}`);
     if (conversation) link.href = api.exportAddress(conversation.id, format); else link.removeAttribute("href");

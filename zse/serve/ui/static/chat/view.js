@@ -44,7 +44,7 @@ function sourcesOf(sources) {
 function factsOf(message) {
   const facts = [];
   if (message.role === "assistant") facts.push(message.model, `${message.tokens} tokens`);
-  if (message.seconds > 0) facts.push(`${(message.tokens / message.seconds).toFixed(1)} tokens/s`);
+  if (message.seconds >= 0.1) facts.push(`${(message.tokens / message.seconds).toFixed(1)} tokens/s`);
   if (ENDS[message.status]) facts.push(ENDS[message.status]);
   return facts.join(" · ");
 }
