@@ -2,8 +2,8 @@
 
     scripts/bench/mesh.py --repeat 30 --json mesh.json      # as root, with /dev/net/tun
 
-Four nodes, each a process in a namespace of its own, behind a wire with a rate and a delay; a front
-in a fifth. Every run asks for answers, breaks something in their midst and compares the text with
+Four nodes (or ``--nodes``), each a process in a namespace of its own, behind a wire with a rate and
+a delay; a front in one more. Every run asks for answers, breaks something in their midst and compares the text with
 that of one process; the gap is the longest time between two tokens of any answer, and the worst of
 all runs is what is told. The model is the built-in one (4 layers): times are those of the mesh, not
 of a large model's layers. Without root, namespaces or /dev/net/tun it says so and measures nothing.
@@ -24,17 +24,16 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, pairwise
 from pathlib import Path
 
+from mesh_asking import Asking, Run, requests, wait_until
 from mesh_hour import busy, measure_quiet
+from mesh_speed import measure_discovery, measure_prefill, measure_streams
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "a secret of this benchmark"
 FAULTS = ["none", "kill", "hang", "cut", "mute", "slow"]
-NODES = 4
 LOAD = {"device": "cpu", "threads": 1, "num_blocks": 512, "block_size": 16, "max_sequences": 16,
         "max_batch_tokens": 256, "deterministic": True, "speculate": "off",
         "prefix_cache": False}  # fmt: skip
@@ -55,8 +54,8 @@ def why_not() -> str:
 class Wire:
     """Namespaces zsem0 (the front) to zsem4, and the switch between them."""
 
-    def __init__(self, delay_ms: float, mbit: float) -> None:
-        self.names = [f"zsem{number}" for number in range(NODES + 1)]
+    def __init__(self, delay_ms: float, mbit: float, nodes: int) -> None:
+        self.names = [f"zsem{number}" for number in range(nodes + 1)]
         self.close_all()
         for name in self.names:
             subprocess.run(["ip", "netns", "add", name], check=True)
@@ -115,6 +114,16 @@ class Nodes:
                 ["ip", "netns", "exec", f"zsem{number}", *words], stdout=log, stderr=log, cwd=ROOT
             )
 
+    def stop(self, number: int) -> None:
+        """Kill a node, and forget what it said."""
+        self.processes[number].kill()
+        self.processes[number].wait()
+        (self._folder / f"n{number}.log").unlink()
+
+    def is_listening(self, number: int) -> bool:
+        log = self._folder / f"n{number}.log"
+        return log.exists() and b" listens at " in log.read_bytes()
+
     def signal(self, number: int, which: int) -> None:
         self.processes[number].send_signal(which)
 
@@ -133,72 +142,9 @@ class Nodes:
             process.wait()
 
 
-@dataclass
-class Run:
-    """What was seen of answers."""
-
-    texts: dict[str, list[int]] = field(default_factory=dict)
-    times: dict[str, list[float]] = field(default_factory=dict)
-
-    def gap(self, after: float = 0.0) -> float:
-        gaps = [
-            later - earlier
-            for times in self.times.values()
-            for earlier, later in pairwise(times)
-            if later > after
-        ]
-        return max(gaps, default=0.0)
-
-
-class Asking:
-    """An engine over a runner, driven here so that every token has its time."""
-
-    def __init__(self, runner, options) -> None:
-        from zse.engine.core import EngineCore
-
-        self.core, self._numbers = EngineCore(runner, options, eos_token_ids=()), count()
-
-    def ask(self, run: Run, prompt, **params) -> None:
-        from zse.engine.request import Request, SamplingParams
-
-        name = str(next(self._numbers))
-        run.texts[name], run.times[name] = [], []
-        values = {"temperature": 0.0, "ignore_eos": True, **params}
-        self.core.add_request(
-            Request(request_id=name, prompt_token_ids=list(prompt), params=SamplingParams(**values))
-        )
-
-    def step(self, run: Run) -> None:
-        for event in self.core.step():
-            if event.token_id is not None:
-                run.texts[event.request_id].append(event.token_id)
-                run.times[event.request_id].append(time.monotonic())
-
-    def finish(self, run: Run) -> None:
-        while self.core.has_work:
-            self.step(run)
-
-
-def requests(streams: int, tokens: int):
-    for number in range(streams):
-        params = {"max_tokens": tokens}
-        if number % 2:
-            params |= {"temperature": 0.8, "seed": number}
-        yield [3 + (7 * number + place) % 1500 for place in range(4 + number)], params
-
-
-def wait_until(condition, seconds: float = 20.0) -> float:
-    begun = time.monotonic()
-    while not condition():
-        if time.monotonic() - begun > seconds:
-            raise SystemExit("the mesh did not come to rest")
-        time.sleep(0.005)
-    return time.monotonic() - begun
-
-
-def whole(front) -> bool:
+def whole(front, nodes: int) -> bool:
     return (
-        len({duty.node for duty in front.duties}) == NODES
+        len({duty.node for duty in front.duties}) == nodes
         and len(front._ready()) == len(front.duties)
         and not front._is_opening
     )
@@ -209,10 +155,10 @@ def measure_faults(arguments, wire: Wire, nodes: Nodes, asking: Asking, front, e
     for fault in arguments.faults:
         gaps, rejoins, wrong, failovers = [], [], 0, front.num_failovers
         for repeat in range(arguments.repeat):
-            victim = 1 + repeat % NODES
+            victim = 1 + repeat % arguments.nodes
             # Slowness is given up for a while; here every run begins with all nodes.
             front._slow_until.clear()
-            wait_until(lambda: whole(front), 60.0)
+            wait_until(lambda: whole(front, arguments.nodes), 60.0)
             run = Run()
             for prompt, params in requests(arguments.streams, arguments.tokens):
                 asking.ask(run, prompt, **params)
@@ -228,7 +174,7 @@ def measure_faults(arguments, wire: Wire, nodes: Nodes, asking: Asking, front, e
             mend(fault, wire, nodes, victim)
             front._slow_until.clear()
             if fault != "none":
-                rejoins.append(wait_until(lambda: whole(front), 60.0))
+                rejoins.append(wait_until(lambda: whole(front, arguments.nodes), 60.0))
         found[fault] = {
             "runs": arguments.repeat,
             "worst_gap_ms": round(max(gaps) * 1e3, 1),
@@ -262,52 +208,6 @@ def mend(fault: str, wire: Wire, nodes: Nodes, victim: int) -> None:
     wire.tell(f"heal {victim}")
 
 
-def measure_streams(asking: Asking, tokens: int) -> dict:
-    rates = {}
-    for streams in (1, 16):
-        run = Run()
-        for prompt, params in requests(streams, tokens):
-            asking.ask(run, prompt, **params)
-        begun = time.monotonic()
-        asking.finish(run)
-        rates[streams] = sum(map(len, run.texts.values())) / (time.monotonic() - begun)
-    return {
-        "one_stream_tokens_per_s": round(rates[1], 1),
-        "sixteen_streams_tokens_per_s": round(rates[16], 1),
-        "times": round(rates[16] / rates[1], 2),
-    }
-
-
-def measure_prefill(front, nodes: Nodes, asking: Asking, tokens: int, rounds: int) -> dict:
-    """Time a long prompt's first token with each form of rows on the wires, in turn.
-
-    The least of all rounds is what counts on a host that does other work; the CPU time of the nodes
-    says what a form costs there, whatever else runs.
-    """
-    from zse.mesh.codecs import Codec
-
-    taken: dict[Codec, list[float]] = {codec: [] for codec in (Codec.RAW, Codec.BF16, Codec.INT4)}
-    used: dict[Codec, list[float]] = {codec: [] for codec in taken}
-    for number in range(rounds):
-        for codec in taken:
-            with front._lock:
-                front._codecs = [Codec.RAW, *[codec] * (len(front.duties) - 1)]
-                front._give_order()
-            run = Run()
-            prompt = [3 + (number + place) % 1500 for place in range(tokens)]
-            asking.ask(run, prompt, max_tokens=1)
-            begun, before = time.monotonic(), nodes.cpu_seconds()
-            asking.finish(run)
-            taken[codec].append(time.monotonic() - begun)
-            used[codec].append(nodes.cpu_seconds() - before)
-    found: dict = {f"{codec.word}_ms": round(min(taken[codec]) * 1e3, 1) for codec in taken}
-    found |= {f"{codec.word}_cpu_ms": round(min(used[codec]) * 1e3) for codec in used}
-    found["median_ms"] = {
-        codec.word: round(statistics.median(taken[codec]) * 1e3, 1) for codec in taken
-    }
-    return found
-
-
 def inside(arguments) -> None:
     """Be the front, in its namespace; the wire's commands go through a pipe to the parent."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -319,6 +219,20 @@ def inside(arguments) -> None:
     from zse.options import load_options
     from zse.settings import load_settings
 
+    report: dict = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "load_average": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+        "wire": f"{arguments.mbit:g} Mbit/s, {2 * arguments.delay_ms:g} ms there and back",
+    }
+    if arguments.discovery:
+        nodes = Nodes(Path(arguments.folder), discovery=True)
+        found = measure_discovery(
+            nodes, SECRET.encode(), count=arguments.nodes, rounds=arguments.rounds,
+            is_listening=nodes.is_listening,
+        )  # fmt: skip
+        write_report(arguments, {**report, "discovery": found})
+        return
     # A prompt's rows are computed together where nobody compares the text.
     load = {**LOAD, "deterministic": not arguments.prefill}
     options, settings = load_options(**load), load_settings()
@@ -329,29 +243,23 @@ def inside(arguments) -> None:
         alone.ask(expected, prompt, **params)
     alone.finish(expected)
     alone.core.close()
-    report: dict = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "load_average": os.getloadavg()[0],
-        "date": time.strftime("%Y-%m-%d"),
-        "wire": f"{arguments.mbit:g} Mbit/s, {2 * arguments.delay_ms:g} ms there and back",
-    }
     with ExitStack() as cleanup:
         nodes = Nodes(Path(arguments.folder))
         cleanup.callback(nodes.close)
-        for number in range(1, NODES + 1):
+        for number in range(1, arguments.nodes + 1):
             nodes.start(number)
-        addresses = [f"10.78.0.{number + 1}:7700" for number in range(1, NODES + 1)]
+        addresses = [f"10.78.0.{number + 1}:7700" for number in range(1, arguments.nodes + 1)]
         setup = MeshSetup(
             secret=SECRET.encode(),
             finder=Finder(lambda: addresses),
-            least_nodes=NODES,
+            least_nodes=arguments.nodes,
             wait_seconds=60.0,
             split="even",
         )
         asking = Asking(join_mesh(reader, arguments.model, options, setup), options)
         front = asking.core.runner.front
         cleanup.callback(asking.core.close)
-        wait_until(lambda: whole(front), 60.0)
+        wait_until(lambda: whole(front, arguments.nodes), 60.0)
         report["streams"] = measure_streams(asking, arguments.tokens)
         print(f"streams    {json.dumps(report['streams'])}", flush=True)
         if arguments.prefill:
@@ -412,6 +320,8 @@ def main() -> int:
     parser.add_argument(
         "--prefill", type=int, default=0, help="time a prompt of so many tokens, and nothing else"
     )
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--discovery", action="store_true", help="time it, and nothing else")
     parser.add_argument("--rounds", type=int, default=3, help="of such prompts")
     parser.add_argument("--minutes", type=float, default=0.0, help="break nothing for so long")
     parser.add_argument("--busy", type=int, default=0, help="processes that only take time")
@@ -428,7 +338,7 @@ def main() -> int:
     if reason := why_not():
         print(f"skipped: {reason}")
         return 77
-    wire = Wire(arguments.delay_ms, arguments.mbit)
+    wire = Wire(arguments.delay_ms, arguments.mbit, arguments.nodes)
     try:
         with tempfile.TemporaryDirectory() as folder:
             read, write = os.pipe()

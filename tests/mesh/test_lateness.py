@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from zse.mesh.duties import Duty
-from zse.mesh.lateness import Feeding, holder_of, is_at_work
+from zse.mesh.lateness import Feeding, Gap, holder_of, is_at_work
 from zse.mesh.messages import NodeState, StageState
 
 DUTIES = (
@@ -23,7 +23,7 @@ def test_a_standby_that_is_being_fed_is_waited_for_however_long_that_takes():
     feeding, now = Feeding(), 100.0
     for num_fed in range(60):
         now += 4.0
-        peers = [node("a", StageState(2, 4, False, 0, 0, num_fed)), node("b")]
+        peers = [node("a", StageState(2, 4, False, 0, num_fed=num_fed)), node("b")]
         assert not feeding.is_starved(DUTIES, {(0, 2)}, peers, order_time=100.0, now=now)
     assert not feeding.is_starved(DUTIES, {(0, 2)}, peers, order_time=100.0, now=now + 4.9)
     assert feeding.is_starved(DUTIES, {(0, 2)}, peers, order_time=100.0, now=now + 5.1)
@@ -53,3 +53,19 @@ def test_a_step_waits_for_the_first_that_has_not_computed_it_or_for_a_slow_wire_
     assert holder(5, 4, a_silent=0.2) == "a"
     assert holder(5, 4, b_silent=0.2) == "b"
     assert holder(5, 5) == "b"
+
+
+def test_a_step_that_nobody_can_send_again_is_given_up_and_one_that_comes_late_is_not():
+    gap = Gap()
+
+    def peers(missing):
+        stages = {"a": StageState(0, 2, True, 9), "b": StageState(2, 4, True, 4, missing=missing)}
+        return SimpleNamespace(by_name={name: node(name, one) for name, one in stages.items()})
+
+    assert not gap.is_hopeless(DUTIES, peers(5), 5, 100.0)
+    assert not gap.is_hopeless(DUTIES, peers(5), 5, 102.9)
+    assert gap.is_hopeless(DUTIES, peers(5), 5, 103.1)
+    assert not gap.is_hopeless(DUTIES, peers(0), 5, 104.0)  # it came after all
+    assert not gap.is_hopeless(DUTIES, peers(5), 5, 104.5)
+    assert not gap.is_hopeless(DUTIES, peers(6), 6, 108.0)
+    assert not gap.is_hopeless(DUTIES, peers(6), 7, 120.0)

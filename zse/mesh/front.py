@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,7 @@ from zse.mesh.duties import after_loss, move_to_free, next_standby
 from zse.mesh.flight import Flight
 from zse.mesh.frames import Frame, Kind
 from zse.mesh.judging import Judge
-from zse.mesh.lateness import Feeding, holder_of, is_at_work
+from zse.mesh.lateness import Feeding, Gap, holder_of, is_at_work
 from zse.mesh.membership import Standing
 from zse.mesh.messages import AskOpen, Done, Order, Place, StepHead, encode
 from zse.mesh.peers import Peers, describe
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from zse.mesh.finding import Finder
     from zse.mesh.flight import MeshStep
     from zse.mesh.membership import Patience
+    from zse.mesh.messages import StageState
     from zse.mesh.peers import Peer
 
 _LOG = logging.getLogger("zse.mesh")
@@ -69,10 +71,11 @@ class Front:
         self.duties: Duties = ()
         self._codecs: list[Codec] = []
         self._opens: Callable[[Duty], AskOpen] | None = None
-        self._last_settled: dict[tuple[int, int], int] = {}
+        self._last_settled: dict[tuple[tuple[int, int], str], int] = {}
+        self._log_bases: dict[tuple[tuple[int, int], str], int] = {}
         self.epoch = 0
         self._order_time = 0.0
-        self._feeding = Feeding()
+        self._feeding, self._gap = Feeding(), Gap()
         self.num_failovers = 0
         self.last_failover_seconds = 0.0
         self._rejoining = Rejoining(self.peers, finder, self._slow_addresses)
@@ -149,21 +152,50 @@ class Front:
         ]
 
     def _done_by(self, duty: Duty) -> int:
-        peer = self.peers.by_name.get(duty.standby)
+        """Return up to which step a standby has what it needs, as far as it has said so."""
+        stage = self._said_of(duty, duty.standby)
+        key = duty.layers, duty.standby
+        if stage is not None:
+            self._last_settled[key] = 0 if stage.is_primary else stage.done
+        return self._last_settled.get(key, 0)
+
+    def _log_base(self, duty: Duty) -> int | None:
+        """Return the step behind which who computes can send all again; None: it has not said."""
+        stage = self._said_of(duty, duty.node)
+        if stage is not None and stage.is_primary:
+            self._log_bases[duty.layers, duty.node] = stage.log_base
+        return self._log_bases.get((duty.layers, duty.node))
+
+    def _said_of(self, duty: Duty, node: str) -> StageState | None:
+        """Return what a node last said of a stage, if it knew the last order."""
+        peer = self.peers.by_name.get(node)
         if peer is None or peer.state.epoch != self.epoch:
-            return 0 if peer is None else self._last_settled.get(duty.layers, 0)
-        for stage in peer.state.stages:
-            if (stage.first_layer, stage.end_layer) == duty.layers and not stage.is_primary:
-                self._last_settled[duty.layers] = stage.done
-                return stage.done
-        return 0
+            return None
+        stages = peer.state.stages
+        return next(
+            (one for one in stages if (one.first_layer, one.end_layer) == duty.layers), None
+        )
 
     def _ready(self) -> set[tuple[int, int]]:
-        """Return the layers whose standbys have all that is not in a log."""
-        if not self._flight.answered:
-            return {duty.layers for duty in self.duties if self._is_there(duty.standby)}
+        """Return the layers whose standbys have all that is not in the log of the stage before.
+
+        A log begins anew with who takes a stage over, so for a moment the next one's may lack some.
+        """
         there = [duty for duty in self.duties if self._is_there(duty.standby)]
-        return {duty.layers for duty in there if self._done_by(duty)}
+        if not self._flight.answered:
+            return {duty.layers for duty in there}
+        bases: dict[tuple[int, int], int | None] = dict.fromkeys(
+            [self.duties[0].layers] if self.duties else [], 0
+        )
+        for before, duty in pairwise(self.duties):
+            bases[duty.layers] = self._log_base(before)
+        return {
+            duty.layers
+            for duty in there
+            if (done := self._done_by(duty))
+            and (base := bases[duty.layers]) is not None
+            and done >= base
+        }
 
     def _is_there(self, node: str) -> bool:
         member = self.membership.members.get(node)
@@ -202,19 +234,29 @@ class Front:
             changed = after_loss(self.duties, node, self._ready())
             if changed is None:
                 _LOG.error("node %s is lost (%s) with a stage that nobody else holds", node, why)
-                self.duties = ()
-                self._flight.fail(
-                    MeshError(
-                        f"node {node} is lost ({why}) before anybody else had what it computed",
-                        hint="Start the server again, with a node more or without that one.",
-                    )
+                self._give_all_up(
+                    f"node {node} is lost ({why}) before anybody else had what it computed"
                 )
                 return
-            self.duties = changed
+            self._hand_over(changed)
             self.num_failovers += 1
             self._give_order()
             self.last_failover_seconds = time.perf_counter() - begun
         _LOG.warning("node %s is lost (%s): epoch %d goes on without it", node, why, self.epoch)
+
+    def _give_all_up(self, why: str) -> None:
+        self.duties = ()
+        hint = "Start the server again, with a node more or without that one."
+        self._flight.fail(MeshError(why, hint=hint))
+
+    def _hand_over(self, changed: Duties) -> None:
+        """Let other nodes do some of the work; nothing that was said of them before counts."""
+        for before, after in zip(self.duties, changed, strict=True):
+            if before.node != after.node:
+                for said in (self._last_settled, self._log_bases):
+                    for node in (before.node, before.standby, after.node, after.standby):
+                        said.pop((after.layers, node), None)
+        self.duties = changed
 
     def _changed(self, node: str, is_there: bool, reason: str) -> None:
         now = time.monotonic()
@@ -262,6 +304,12 @@ class Front:
                 self._give_order()
                 return
             culprit = holder_of(self.duties, self.peers, overdue.number, now)
+            if self._gap.is_hopeless(self.duties, self.peers, overdue.number, now):
+                _LOG.error(
+                    "step %d was lost with who had it: nobody can send it again", overdue.number
+                )
+                self._give_all_up(f"step {overdue.number} was lost with the nodes that had it")
+                return
             if culprit and self._can_lose(culprit):
                 self._slow_until[culprit] = now + _SLOW_SECONDS
                 self._resent = 0, 0
@@ -283,7 +331,7 @@ class Front:
                 return
             moved = move_to_free(self.duties, self._ready())
             if moved is not None:
-                self.duties = moved
+                self._hand_over(moved)
                 self._give_order()
                 _LOG.info("epoch %d: a free node has taken a stage over", self.epoch)
                 return
@@ -311,7 +359,7 @@ class Front:
                 if place < len(self.duties) and self.duties[place] == duty:
                     changed = replace(duty, standby=peer.name)
                     self._problems.pop(peer.name, None)
-                    self._last_settled.pop(duty.layers, None)
+                    self._last_settled.pop((duty.layers, peer.name), None)
                     self.duties = (*self.duties[:place], changed, *self.duties[place + 1 :])
                     self._give_order()
         except ZSEError as error:

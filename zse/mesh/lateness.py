@@ -14,6 +14,8 @@ _LATE_SECONDS = 0.06
 """By which the beats of a node whose wire is slow come later than those of others."""
 _STALE_SECONDS = 1.0
 """After which what a node said of itself is no longer taken to be so."""
+_GAP_SECONDS = 3.0
+"""How long a step that was lost may come again: each order brings what anybody remembers."""
 _FEED_SECONDS = 5.0
 """How long nothing may come to a standby that lacks something before all is sent to it again."""
 
@@ -43,6 +45,25 @@ def holder_of(duties: Duties, peers: Peers, step: int, now: float) -> str:
             return before if is_later else duty.node
         before = duty.node
     return before  # its tokens have not come
+
+
+class Gap:
+    """Remembers since when the next step that a stage needs has been sent by nobody."""
+
+    def __init__(self) -> None:
+        self._step, self._since = 0, 0.0
+
+    def is_hopeless(self, duties: Duties, peers: Peers, step: int, now: float) -> bool:
+        """Whether later steps came to a stage and this one did not, order after order."""
+        missing = {
+            stage.missing
+            for duty in duties
+            for stage in peers.by_name[duty.node].state.stages
+            if (stage.first_layer, stage.end_layer) == duty.layers and stage.is_primary
+        }
+        if step not in missing or self._step != step:
+            self._step, self._since = step if step in missing else 0, now
+        return bool(self._step) and now - self._since > _GAP_SECONDS
 
 
 class Feeding:

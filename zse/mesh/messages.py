@@ -66,6 +66,10 @@ class StageState(msgspec.Struct, array_like=True):
     """The last step that it computed, or as a standby what it has is of."""
     step_microseconds: int = 0
     """Of its steps, lately."""
+    log_base: int = 0
+    """As the one that computes: all steps behind this one that it computed can be sent again."""
+    missing: int = 0
+    """The step that it would have to compute next, where only later ones have come; 0: none."""
     num_fed: int = 0
     """As a standby: frames of blocks that came since it was last fed anew."""
 

@@ -382,13 +382,15 @@ class Node:
         feeds = {place.layers: place.node for place in order.standbys if place.node != self.name}
         places = zip(order.chain, order.settled, strict=True)
         settled = {place.layers: step for place, step in places}
+        own = {place.layers for place in order.standbys if place.node == self.name}
+        stood_by = {layers: step for layers, step in settled.items() if layers in own}
         self._outgoing.keep([*order.chain, *order.standbys], order.epoch)
         for layers, host in self._hosts.items():
             if layers in led:
                 host.lead(order.answered)
                 host.feed(feeds.get(layers, ""), settled.get(layers, 0))
             else:
-                host.follow()
+                host.follow(stood_by.get(layers, 0))
         for stage, place in enumerate(order.chain):
             if place.node == self.name and (found := self._hosts.get(place.layers)) is not None:
                 for step in found.steps_to_resend:

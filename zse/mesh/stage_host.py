@@ -53,6 +53,7 @@ class StageHost:
         self.seconds = 0.0
         """Of a step, lately."""
         self._log: OrderedDict[int, tuple[bytes | memoryview, bytes | bytearray]] = OrderedDict()
+        self._base = self._missing = 0
         self._incoming = bytearray()
         self._dirty: set[int] = set()
         self._touched: set[int] = set()
@@ -70,22 +71,26 @@ class StageHost:
     @property
     def state(self) -> StageState:
         micros = int(self.seconds * 1e6)
-        num_fed = 0 if self.is_primary else self._number
-        return StageState(*self.layers, self.is_primary, self.done, micros, num_fed)
+        if self.is_primary:
+            return StageState(*self.layers, True, self.done, micros, self._base, self._missing)
+        return StageState(*self.layers, False, self.done, micros, num_fed=self._number)
 
     # --- roles ---------------------------------------------------------------------------------
 
     def lead(self, answered: int) -> None:
         """Be the one that computes these layers; steps that were not answered come again."""
+        self._missing = 0
         if not self.is_primary:
             self.is_primary = True
-            self.done = min(self.done, answered)
+            self.done = self._base = min(self.done, answered)
             self._log.clear()
             self._dirty.clear()
             self._is_whole = False
 
-    def follow(self) -> None:
-        """Be a standby: begin with nothing, and take what is sent."""
+    def follow(self, settled: int = 0) -> None:
+        """Be a standby: take what is sent, to begin with where nothing of it is settled yet."""
+        if not settled:
+            self.done = 0  # said from now on, though what is fed anew has not begun to come
         if self.is_primary:
             self.is_primary = False
             self.done = 0
@@ -120,7 +125,9 @@ class StageHost:
             EngineError: The step contradicts itself.
         """
         if step != self.done + 1:
+            self._missing = self.done + 1 if step > self.done else 0
             return False
+        self._missing = 0
         begun = self._clock()
         part, stage = self.part, self.part.stage
         batch = read_batch(bytes(head.batch), part.stage.model.vocab_size)
@@ -157,7 +164,7 @@ class StageHost:
         while self._sent and self._sent[0][0] <= settled:
             self._sent.pop(0)
         while self._log and next(iter(self._log)) <= upto:
-            self._log.popitem(last=False)
+            self._base = self._log.popitem(last=False)[0]
 
     def sent(self, step: int) -> tuple[bytes | memoryview, bytes | bytearray]:
         """Return what went on of a step: a batch or tokens, and rows."""
