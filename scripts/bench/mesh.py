@@ -3,10 +3,11 @@
     scripts/bench/mesh.py --repeat 30 --json mesh.json      # as root, with /dev/net/tun
 
 Four nodes (or ``--nodes``), each a process in a namespace of its own, behind a wire with a rate and
-a delay; a front in one more. Every run asks for answers, breaks something in their midst and compares the text with
-that of one process; the gap is the longest time between two tokens of any answer, and the worst of
-all runs is what is told. The model is the built-in one (4 layers): times are those of the mesh, not
-of a large model's layers. Without root, namespaces or /dev/net/tun it says so and measures nothing.
+a delay; a front in one more. Every run asks for answers, breaks something in their midst and
+compares the text with that of one process; the gap is the longest time between two tokens of any
+answer, and the worst of all runs is what is told. The model is the built-in one (4 layers): times
+are those of the mesh, not of a large model's layers. Without root, namespaces or /dev/net/tun it
+says so and measures nothing.
 """
 
 from __future__ import annotations

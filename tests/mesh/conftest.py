@@ -11,6 +11,7 @@ from zse.engine.core import EngineCore
 from zse.engine.opening import open_file
 from zse.engine.request import Request, SamplingParams
 from zse.mesh.finding import Finder
+from zse.mesh.handshake import Introduction
 from zse.mesh.joining import MeshSetup, join_mesh
 from zse.mesh.messages import Facts
 from zse.mesh.node import Node, NodeSetup
@@ -69,9 +70,10 @@ class TestMesh:
         self.reader = open_file("tiny", load_options(**LOAD), self.settings)
         self.answers = None
 
-    def add(self, name, port=0):
+    def add(self, name, port=0, version=__version__):
         setup = NodeSetup(name=name, secret=SECRET, port=port)
         node = Node(setup, lambda: facts_of(name), opener(self.settings, threads=1))
+        node._own = Introduction(name, "node", version)
         self.nodes[name] = node.start()
         return node
 

@@ -53,8 +53,7 @@ def problems(mesh):
 
 def test_a_node_of_another_version_that_comes_later_is_named_and_given_nothing(pair, alone):
     requests = requests_of(11, count=2)
-    late = pair.add("late")
-    late._own = Introduction("late", "node", "0.0.1")
+    late = pair.add("late", version="0.0.1")
     until(lambda: late.address in problems(pair))
     assert "node late runs zse 0.0.1, this is" in problems(pair)[late.address]
     ask_all(pair, requests)

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +23,7 @@ from zse.mesh.lateness import Feeding, Gap, holder_of, is_at_work
 from zse.mesh.membership import Standing
 from zse.mesh.messages import AskOpen, Done, Order, Place, StepHead, encode
 from zse.mesh.peers import Peers, describe
+from zse.mesh.readiness import Readiness
 from zse.mesh.rejoining import Rejoining
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from zse.mesh.finding import Finder
     from zse.mesh.flight import MeshStep
     from zse.mesh.membership import Patience
-    from zse.mesh.messages import StageState
     from zse.mesh.peers import Peer
 
 _LOG = logging.getLogger("zse.mesh")
@@ -71,8 +70,7 @@ class Front:
         self.duties: Duties = ()
         self._codecs: list[Codec] = []
         self._opens: Callable[[Duty], AskOpen] | None = None
-        self._last_settled: dict[tuple[tuple[int, int], str], int] = {}
-        self._log_bases: dict[tuple[tuple[int, int], str], int] = {}
+        self._said = Readiness(self.peers)
         self.epoch = 0
         self._order_time = 0.0
         self._feeding, self._gap = Feeding(), Gap()
@@ -147,55 +145,16 @@ class Front:
     def _settled(self) -> list[int]:
         """Return for each stage up to which step its standby has what it needs."""
         return [
-            max(0, self._flight.answered if not duty.standby else self._done_by(duty))
+            max(0, self._said.done_by(duty, self.epoch) if duty.standby else self._flight.answered)
             for duty in self.duties
         ]
 
-    def _done_by(self, duty: Duty) -> int:
-        """Return up to which step a standby has what it needs, as far as it has said so."""
-        stage = self._said_of(duty, duty.standby)
-        key = duty.layers, duty.standby
-        if stage is not None:
-            self._last_settled[key] = 0 if stage.is_primary else stage.done
-        return self._last_settled.get(key, 0)
-
-    def _log_base(self, duty: Duty) -> int | None:
-        """Return the step behind which who computes can send all again; None: it has not said."""
-        stage = self._said_of(duty, duty.node)
-        if stage is not None and stage.is_primary:
-            self._log_bases[duty.layers, duty.node] = stage.log_base
-        return self._log_bases.get((duty.layers, duty.node))
-
-    def _said_of(self, duty: Duty, node: str) -> StageState | None:
-        """Return what a node last said of a stage, if it knew the last order."""
-        peer = self.peers.by_name.get(node)
-        if peer is None or peer.state.epoch != self.epoch:
-            return None
-        stages = peer.state.stages
-        return next(
-            (one for one in stages if (one.first_layer, one.end_layer) == duty.layers), None
-        )
-
     def _ready(self) -> set[tuple[int, int]]:
-        """Return the layers whose standbys have all that is not in the log of the stage before.
-
-        A log begins anew with who takes a stage over, so for a moment the next one's may lack some.
-        """
-        there = [duty for duty in self.duties if self._is_there(duty.standby)]
+        """Return the layers whose standbys are there and have all that is not in a log."""
+        there = {duty.standby for duty in self.duties if self._is_there(duty.standby)}
         if not self._flight.answered:
-            return {duty.layers for duty in there}
-        bases: dict[tuple[int, int], int | None] = dict.fromkeys(
-            [self.duties[0].layers] if self.duties else [], 0
-        )
-        for before, duty in pairwise(self.duties):
-            bases[duty.layers] = self._log_base(before)
-        return {
-            duty.layers
-            for duty in there
-            if (done := self._done_by(duty))
-            and (base := bases[duty.layers]) is not None
-            and done >= base
-        }
+            return {duty.layers for duty in self.duties if duty.standby in there}
+        return self._said.ready(self.duties, there, self.epoch)
 
     def _is_there(self, node: str) -> bool:
         member = self.membership.members.get(node)
@@ -253,9 +212,8 @@ class Front:
         """Let other nodes do some of the work; nothing that was said of them before counts."""
         for before, after in zip(self.duties, changed, strict=True):
             if before.node != after.node:
-                for said in (self._last_settled, self._log_bases):
-                    for node in (before.node, before.standby, after.node, after.standby):
-                        said.pop((after.layers, node), None)
+                self._said.forget(before)
+                self._said.forget(after)
         self.duties = changed
 
     def _changed(self, node: str, is_there: bool, reason: str) -> None:
@@ -359,7 +317,7 @@ class Front:
                 if place < len(self.duties) and self.duties[place] == duty:
                     changed = replace(duty, standby=peer.name)
                     self._problems.pop(peer.name, None)
-                    self._last_settled.pop((duty.layers, peer.name), None)
+                    self._said.forget(changed)
                     self.duties = (*self.duties[:place], changed, *self.duties[place + 1 :])
                     self._give_order()
         except ZSEError as error:
