@@ -68,8 +68,8 @@ def begin_arrival(
         return None
     from zse.backends.gpu.arrival import Arrival
 
-    if retained is not None and retained.take():
-        return Arrival.into(retained, reader, phases=phases)
+    if retained is not None and (claimed := retained.claim(reader, phases=phases)) is not None:
+        return claimed
     share = None
     if cuts is not None:
         from zse.stream.shards import Sharded

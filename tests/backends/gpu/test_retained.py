@@ -180,6 +180,62 @@ def test_a_gpu_that_fails_while_its_model_leaves_is_given_back(base, monkeypatch
     assert retained is None or not retained.take()
 
 
+def test_weights_that_are_on_their_way_already_are_those_that_the_load_takes(base, tuned):
+    runner = open_runner(base)
+    retained = runner.retain()
+    retained.begin(tuned)
+    assert not retained._begun, "its model still runs"
+    runner.close()
+    retained.begin(tuned)
+    with ZSEReader(tuned) as reader:
+        arrival = retained.claim(reader)
+        lengths = {group.name: group.length_bytes for group in reader.header.groups}
+        assert arrival.num_bytes()[1] == lengths["layers.1"]
+        assert retained.claim(reader) is None
+        retained.give_up()  # too late: it was claimed
+        spec = spec_of(reader)
+        load = ModelLoad(reader=reader, spec=spec, options=load_options(), forward=forward_of(spec))
+        backend = open_gpu_backend(arrival, load)
+        other = ModelRunner(backend, spec, owned=ExitStack(), max_position=spec.max_position)
+        expected = logits_alone(tuned)
+        found = as_tensor(other.logits(PROMPT))
+        assert float((found - expected).norm() / expected.norm()) < 2e-2
+        backend.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_weights_on_their_way_that_no_load_takes_are_stopped(
+    base, tuned, tmp_path, monkeypatch, is_replaced
+):
+    runner = open_runner(base)
+    closed = []
+    monkeypatch.setattr(runner._backend.gpu, "close", lambda: closed.append(True), raising=False)
+    retained = runner.retain()
+    runner.close()
+    retained.begin(tuned)
+    assert closed == []
+    if is_replaced:  # by one of the same shape: what has begun is not what is asked for now
+        with ZSEReader(base) as reader:
+            assert retained.claim(reader) is None
+    retained.give_up()
+    retained.give_up()
+    assert closed == [True]
+
+
+def test_a_file_that_is_gone_when_weights_are_to_be_sent_is_left_to_the_load(
+    base, tmp_path, monkeypatch
+):
+    runner = open_runner(base)
+    closed = []
+    monkeypatch.setattr(runner._backend.gpu, "close", lambda: closed.append(True), raising=False)
+    retained = runner.retain()
+    runner.close()
+    retained.begin(tmp_path / "gone.zse")
+    assert closed == [True]
+    with ZSEReader(base) as reader:
+        assert retained.claim(reader) is None
+
+
 def test_a_spec_that_differs_is_refused_before_any_step(base, tuned):
     runner = open_runner(base)
     retained = runner.retain()

@@ -7,10 +7,13 @@ digest is there already. So fine-tunes of one base change places without moving 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+from zse.backends.gpu.arrival import Arrival
 from zse.backends.gpu.key_factors import read_key_factors
+from zse.device.phases import Phases, no_phases
 from zse.errors import ZSEError
 from zse.format.reader import ZSEReader
 from zse.stream.opening import source_of
@@ -42,6 +45,7 @@ class Retained:
         self._lock = threading.Lock()
         self._is_closed = False
         self._is_over = False
+        self._begun: Arrival | None = None
 
     def takes(self, file: Path) -> bool:
         """Whether a model's file has the same shape; a file that cannot be read has not."""
@@ -74,10 +78,48 @@ class Retained:
             self._is_over = self._is_over or is_there
         return is_there
 
+    def begin(self, file: Path, *, phases: Phases = no_phases) -> None:
+        """Send a file's weights on their way before its load begins, once this model has ended.
+
+        What goes wrong is told when the load comes, which makes everything anew then.
+        """
+        if not self.take():
+            return
+        try:
+            with ZSEReader(file) as reader:
+                self._begun = Arrival.into(self, reader, phases=phases)
+        except (ZSEError, OSError):
+            with contextlib.suppress(ZSEError):
+                self.backend.gpu.close()
+
+    def claim(self, reader: ModelFile, *, phases: Phases = no_phases) -> Arrival | None:
+        """Return a file's weights on their way, begun now if they were not before.
+
+        None where it is not there to be taken, or what was begun is another file of that name.
+
+        Raises:
+            StoreError: The file cannot be read.
+        """
+        begun = self._take_begun()
+        if begun is not None:
+            if begun.placement.header == reader.header.loaded():
+                return begun
+            begun.abandon()
+            return None
+        return Arrival.into(self, reader, phases=phases) if self.take() else None
+
     def give_up(self) -> None:
         """Give its memory back, unless somebody has taken it or its model still has it."""
-        if self.take():
+        begun = self._take_begun()
+        if begun is not None:
+            begun.abandon()
+        elif self.take():
             self.backend.gpu.close()
+
+    def _take_begun(self) -> Arrival | None:
+        with self._lock:
+            begun, self._begun = self._begun, None
+        return begun
 
     def _takes(self, reader: ModelFile) -> bool:
         header = reader.header.loaded()

@@ -298,11 +298,20 @@ class Moves:
         seat.note(model)
         self._loader.shelf.put(model)
         self._state.models.remove(entry)
+        file = None
         if wanted_by is not None and self._is_plain(entry):
             file = Path(wanted_by.placed.reference)
-            with self._ledger.phase("retain"):
-                self._retained = await asyncio.to_thread(model.engine.retain, file)
-        await asyncio.to_thread(close_model, entry)
+        await asyncio.to_thread(self._end, entry, file)
+
+    def _end(self, entry: TableEntry, wanted: Path | None) -> None:
+        """Close a model; a wanted one of the same shape is on its way into its place then."""
+        phase = self._ledger.phase
+        if wanted is not None:
+            with phase("retain"):
+                self._retained = entry.model.engine.retain(wanted)
+        close_model(entry)
+        if wanted is not None and self._retained is not None:
+            self._retained.begin(wanted, phases=phase)
 
     def _is_plain(self, entry: TableEntry) -> bool:
         """Whether a model was loaded as requests have others loaded: by the server's options."""
