@@ -84,7 +84,7 @@ def test_drafts_are_held_against_answers_without_on_three_kinds_of_text() -> Non
     result = CliRunner().invoke(app, [*arguments, "--speculate", "suffix"])
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [row["text"] for row in rows] == ["code edit", "retrieval", "chat"]
+    assert [row["text"] for row in rows] == ["code edit", "agent", "retrieval", "chat"]
     for row in rows:
         assert 2 <= row["output_tokens"] <= 24
         assert 0 <= row["acceptance"] <= 1 <= row["tokens_per_step"]

@@ -76,7 +76,7 @@ def command(
 
     MODEL is fetched or converted if needed; the engine answers one batch of random prompts. With
     --speculate, or --draft-model, it answers built-in texts with drafts and without instead: an
-    edit of code, a retrieval, a chat.
+    edit of code, an agent's task, a retrieval, a chat.
     """
     from zse.cli.transfer_display import shown_progress
     from zse.engine.meter import core_over, open_runner, random_prompts, run_batch

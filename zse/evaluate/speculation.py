@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,9 +30,24 @@ _RETRIEVAL = (
     "{prose}\n\nCopy from the text above, word for word and one after the other, the sentences of "
     "its first two paragraphs."
 )
+_AGENT = """You change code with two tools, by one JSON object a line and nothing else:
+{{"tool": "search", "arguments": {{"text": TEXT}}}}
+{{"tool": "replace_line", "arguments": {{"path": PATH, "line": LINE, "old": OLD, "new": NEW}}}}
+
+The task: rename `_Node` to `_CachedBlock` everywhere.
+
+Your calls so far, and what they returned:
+{{"tool": "search", "arguments": {{"text": "_Node"}}}}
+{found}
+{{"tool": "replace_line", "arguments": {{"path": "zse/kv/prefix.py", "line": {line}, "old": {old}, \
+"new": {new}}}}}
+done
+
+Write the calls that are left, one for each of the other lines that were found."""
 _CHAT = "Tell a short story of a fox that learns to swim, and of what the river thinks of it."
 _TEXT_CHARACTERS = 2200
 """Of each sample: some five hundred tokens."""
+_FOUND_LINES = 12
 _request_ids = itertools.count()
 
 
@@ -64,7 +80,9 @@ class SpeculationResult:
 def measure_speculation(
     model: LoadedModel, options: LoadOptions, *, num_output: int, rounds: int
 ) -> Iterator[SpeculationResult]:
-    """Answer an edit of code, a retrieval and a chat greedily, with drafts and without.
+    """Answer an edit of code, an agent's task, a retrieval and a chat, with drafts and without.
+
+    All of it greedily.
 
     Args:
         model: A model whose engine speculates; nothing else may use it meanwhile.
@@ -140,9 +158,23 @@ def _questions() -> dict[str, str]:
     )
     return {
         "code edit": _EDIT.format(code=code),
+        "agent": _agent_question((SAMPLE / "code.txt").read_text()),
         "retrieval": _RETRIEVAL.format(prose=prose),
         "chat": _CHAT,
     }
+
+
+def _agent_question(code: str) -> str:
+    """Return an agent's task half way: what a search found, and the first of its edits."""
+    lines = enumerate(code.splitlines(), start=1)
+    found = [(number, line.strip()) for number, line in lines if "_Node" in line][:_FOUND_LINES]
+    (number, first), *_ = found
+    return _AGENT.format(
+        found="\n".join(f"zse/kv/prefix.py:{at}: {line}" for at, line in found),
+        line=number,
+        old=json.dumps(first),
+        new=json.dumps(first.replace("_Node", "_CachedBlock")),
+    )
 
 
 def _prompt_of(model: LoadedModel, question: str) -> list[int]:
