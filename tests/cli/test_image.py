@@ -8,13 +8,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "oci"))
 
-from oci_builders import RECIPE, fill_cache, make_rootfs, make_wheel, sha256_hex
+from oci_builders import RECIPE, FakeRegistry, fill_cache, make_rootfs, make_wheel, sha256_hex
 
 from zse.cli import run
 from zse.oci.image.build import build_image
 from zse.oci.image.options import BuildOptions, BuiltImage
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.recipe import load_recipe
+from zse.oci.registry import client
+from zse.oci.registry.client import Registry
 
 
 @pytest.fixture
@@ -131,3 +133,35 @@ def test_base_may_be_named_by_its_place(built, tmp_path, capsys):
 
 def test_what_is_not_there_is_code_three(capsys):
     assert run(["image", "inspect", "oci:/nowhere"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("nothere.tar", 3, "there is no file nothere.tar"),
+        ("m.zse", 2, "names a model, not an image"),
+    ],
+)
+def test_a_file_that_is_no_image_is_not_asked_of_a_registry(name, code, words, capsys, monkeypatch):
+    monkeypatch.setattr("zse.oci.image.source.open_registry", None)
+    assert run(["image", "inspect", name]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_bill_of_materials_is_printed_as_json(built, tmp_path, capsys):
+    assert run(["image", "sbom", str(tmp_path / "out")]) == 0
+    assert json.loads(capsys.readouterr().out)["spdxVersion"] == "SPDX-2.3"
+
+
+def test_an_image_is_pushed_by_name_and_its_digest_printed(built, tmp_path, capsys, monkeypatch):
+    fake = FakeRegistry()
+
+    def connect(reference, credentials, **options):
+        return Registry(reference, credentials, transport=fake.transport(), **options)
+
+    monkeypatch.setattr(client, "Registry", connect)
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
+    assert run(["image", "push", str(tmp_path / "out"), "127.0.0.1:5000/team/zse"]) == 0
+    assert capsys.readouterr().out.strip() == built.digest
+    assert ("team/zse", "latest") in fake.manifests
+    assert list((tmp_path / "cache" / "images").glob("tmp*")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 
@@ -36,7 +37,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
         listener.close()
         raise UsageError(
             f"cannot listen on {host} port {port}: {error.strerror}",
-            hint="Choose another port with --port; 0 takes a free one.",
+            hint="Name an address of this machine with --host: 127.0.0.1, or 0.0.0.0 for all."
+            if error.errno == errno.EADDRNOTAVAIL
+            else "Choose another port with --port; 0 takes a free one.",
         ) from None
     return listener
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
+from zse.errors import NotFoundError, UsageError
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.index import REFERRERS, choose_image, parse_index, split_place, with_kind
@@ -223,8 +224,23 @@ def open_image(text: str, *, auth_file: Path, is_hurried: bool = False) -> Itera
         with _open_tar(path) as archive:
             yield _TarSource(path, tag, archive)
         return
+    _refuse_file(text)
     with open_registry(parse_reference(text), auth_file, is_hurried=is_hurried) as registry:
         yield RegistrySource(registry)
+
+
+def _refuse_file(text: str) -> None:
+    """Refuse what is meant as a file of this machine: no registry is asked for that."""
+    if text.endswith(".tar"):
+        raise NotFoundError(
+            f"there is no file {text}",
+            hint="An image in a registry is named HOST/NAME:TAG, a layout in a folder oci:FOLDER.",
+        )
+    if text.endswith(".zse"):
+        raise UsageError(
+            f"{text} names a model, not an image",
+            hint=f"Build one around it: zse build-image {text} --name NAME --output tar:FILE",
+        )
 
 
 @contextmanager

@@ -70,7 +70,10 @@ def certificates_of(options: HTTPOptions) -> Certificates:
         UsageError: As ``Certificates``; or there is a key without a certificate.
     """
     if not options.ssl_certfile:
-        raise UsageError("--ssl-keyfile needs --ssl-certfile")
+        raise UsageError(
+            "--ssl-keyfile needs --ssl-certfile",
+            hint="Give both, or the certificates and the key in one file as --ssl-certfile.",
+        )
     return Certificates(options.ssl_certfile, options.ssl_keyfile)
 
 
