@@ -73,6 +73,13 @@ def ours(scheme: Scheme, group_size: int) -> Rounding:
     return round_rows
 
 
+def int8(rows: torch.Tensor) -> torch.Tensor:
+    entry = TensorEntry(
+        name="", scheme=Scheme.INT8, shape=tuple(rows.shape), group_size=0, parts=()
+    )
+    return dequantize(entry, quantize_rows(Scheme.INT8, rows))
+
+
 def bitsandbytes_nf4(rows: torch.Tensor) -> torch.Tensor:
     from bitsandbytes import functional
 
@@ -119,8 +126,10 @@ def torchao(group_size: int) -> Rounding:
 
 
 OURS = "zse"
+QUERIES_KEYS_VALUES = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
 QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
     "int4": (OURS, 4.25, ours(Scheme.INT4, 128)),
+    "int4-g128": (OURS, 4.25, ours(Scheme.INT4, 128)),
     "int4-g64": (OURS, 4.5, ours(Scheme.INT4, 64)),
     "int3": (OURS, 3.5, ours(Scheme.INT3, 64)),
     "int2": (OURS, 3.0, ours(Scheme.INT2, 32)),
@@ -135,7 +144,8 @@ QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
 }
 """Library, bits a weight with the scales of its groups, and the rounding of [rows, columns].
 
-INT4 of all has two 16-bit numbers a group; bitsandbytes keeps its maxima in float32.
+INT4 of all has two 16-bit numbers a group; bitsandbytes keeps its maxima in float32. The default,
+``int4``, has INT8 for queries, keys and values: its bits depend on the model, and are counted.
 """
 
 
@@ -149,17 +159,22 @@ def matrices(model: Any) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def put_rounded(model: Any, exact: dict[str, torch.Tensor], rounding: Rounding) -> float:
-    """Replace the matrices by what a quantizer makes of them; return the relative error."""
-    lost, all_of_it = 0.0, 0.0
+def put_rounded(model: Any, exact: dict[str, torch.Tensor], quantizer: str) -> tuple[float, float]:
+    """Replace the matrices by what a quantizer makes of them; return relative error and bits."""
+    lost, all_of_it, bits, count = 0.0, 0.0, 0.0, 0
+    _, usual_bits, usual = QUANTIZERS[quantizer]
     for name, weight in matrices(model).items():
+        is_wide = quantizer == "int4" and name.endswith(QUERIES_KEYS_VALUES)
+        rounding = int8 if is_wide else usual
+        count += weight.numel()
+        bits += weight.numel() * (8 + 32 / weight.shape[1] if is_wide else usual_bits)
         for start in range(0, weight.shape[0], ROWS_AT_ONCE):
             rows = exact[name][start : start + ROWS_AT_ONCE].float()
             found = rounding(rows)
             lost += (found - rows).square().sum().item()
             all_of_it += rows.square().sum().item()
             weight[start : start + ROWS_AT_ONCE] = found
-    return float((lost / all_of_it) ** 0.5)
+    return float((lost / all_of_it) ** 0.5), bits / count
 
 
 def text_of(folder: Path, name: str) -> bytes | None:
@@ -222,18 +237,18 @@ def main() -> None:
     results, libraries = {}, {}
     print(f"{'quantizer':<18} {'bits':>5} {'weights':>7} {'KL':>18} {'same top':>15} perplexity")
     for name in options.only:
-        library, bits, rounding = QUANTIZERS[name]
+        library = QUANTIZERS[name][0]
         libraries[library] = installed(library)
         if libraries[library] is None:
             print(f"{name:<18} {library} is not installed")
             continue
         try:
-            error = put_rounded(model, exact, rounding)
+            error, bits = put_rounded(model, exact, name)
         except (ImportError, RuntimeError, TypeError, ValueError) as failure:  # of one library
             print(f"{name:<18} {library} {libraries[library]} failed: {failure!r}", flush=True)
             continue
         found = evaluate(reader, windows, reference)
-        results[name] = shown(name, bits, error, found)
+        results[name] = shown(name, round(bits, 3), error, found)
     facts = {"subject": "quantizers", "model": options.checkpoint.parent.name, **machine_facts()}
     facts |= {"num_windows": len(windows), "libraries": libraries}
     print(json.dumps({**facts, "results": results}))
