@@ -9,7 +9,7 @@ import pytest
 
 from zse.engine.opening import open_file
 from zse.errors import DeviceError, MeshError
-from zse.mesh import probe
+from zse.mesh import opening, probe
 from zse.mesh.messages import AskOpen
 from zse.mesh.opening import digest_of, kind_of, opener, shared_options
 from zse.options import load_options
@@ -34,6 +34,25 @@ def test_a_node_stands_by_only_for_nodes_whose_blocks_lie_as_its_own() -> None:
         stage.close()
     with pytest.raises(MeshError, match="the one that it is to stand by for as gpu1"):
         open_stage(ask("gpu1-bf16-32-00"))
+
+
+def test_a_node_takes_kernels_and_memory_as_its_own_settings_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A front on another machine knows nothing of them."""
+    monkeypatch.setenv("ZSE_KERNELS", "/packs/of/this/node.zkp")
+    monkeypatch.setenv("ZSE_VRAM_GIB", "7.5")
+    seen = []
+
+    def opened(_reader: Any, _spec: Any, _stage: Any, options: Any, _settings: Any) -> Any:
+        seen.append(options.device)
+        raise DeviceError("seen")
+
+    monkeypatch.setattr(opening, "open_on_gpu", opened)
+    with pytest.raises(DeviceError, match="seen"):
+        opener(load_settings(), device="cuda:1")(ask())
+    assert (seen[0].name, seen[0].kernels) == ("cuda:1", "/packs/of/this/node.zkp")
+    assert seen[0].vram_gib == 7.5
 
 
 def gpus(*problems: DeviceError | None) -> Any:

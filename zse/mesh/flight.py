@@ -112,8 +112,14 @@ class Flight:
         """Give steps that are sent again their time."""
         self._last_progress = time.monotonic()
 
-    def overdue(self, now: float) -> Overdue | None:
-        """Return the oldest step where it is late."""
+    def overdue(self, now: float, resent: int = 0) -> Overdue | None:
+        """Return the oldest step where it is late.
+
+        Args:
+            now: The time.
+            resent: The step that was sent again for it: what a lost frame explained is mended by
+                then, so it has half the time.
+        """
         step = self._steps.get(self.answered + 1)
         if step is None:
             return None
@@ -121,6 +127,7 @@ class Flight:
         allowed = _FIRST_DEADLINE_SECONDS
         if known is not None:
             allowed = max(_LEAST_DEADLINE_SECONDS, known * _TIMES)
+            allowed /= 2 if step.number == resent else 1
         waited = now - max(step.submitted, self._last_progress)
         if waited <= allowed:
             return None

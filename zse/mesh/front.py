@@ -250,7 +250,7 @@ class Front:
     def _look_at_steps(self) -> None:
         with self._lock:
             now = time.monotonic()
-            overdue = self._flight.overdue(now)
+            overdue = self._flight.overdue(now, self._resent[0])
             if overdue is None or not self.duties:
                 return
             if overdue.is_first and is_at_work(self.peers.alive(), overdue.number, self.epoch, now):

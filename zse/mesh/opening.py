@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 
 AnyStage: TypeAlias = "CPUStage | GPUStage"
 _SAME_EVERYWHERE = (
-    *("kv_dtype", "block_size", "exact_activations", "deterministic", "max_context"),
-    *("max_sequences", "max_batch_tokens"),
+    *("kv_dtype", "block_size", "exact_activations", "deterministic", "prefill_precision"),
+    *("max_context", "max_sequences", "max_batch_tokens"),
 )
 """Options that decide bits or blocks: the front's hold on all nodes."""
+
+_OWN = ("kernels", "cpu_instructions", "vram_gib", "prefill_weights")
+"""Options that are this machine's, whatever the front has: which kernels there are, and room."""
 
 
 def digest_of(reader: ModelFile) -> str:
@@ -67,6 +70,8 @@ def opener(
         threads: That compute on a CPU; 0: as many as are good.
         device: ``cpu`` or ``cuda[:N]``.
     """
+    here = settings.serve.load.device
+    own = {name: getattr(here, name) for name in _OWN}
 
     def open_stage(ask: AskOpen) -> AnyStage:
         try:
@@ -79,7 +84,7 @@ def opener(
         if unknown:
             raise MeshError(f"a front asks for options that are not known: {sorted(unknown)}")
         options = load_options(**ask.options)
-        options = with_values(options, {"device": device, "threads": threads})
+        options = with_values(options, {**own, "device": device, "threads": threads})
         reader = open_file(model or ask.model, options, settings)
         try:
             if not isinstance(reader, ZSEReader):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import ZSEError
 from zse.mesh.frames import Frame, Kind
 from zse.mesh.link import Link
+from zse.mesh.sending import LONG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -136,7 +137,7 @@ class Outgoing:
         moving = {
             purpose
             for (purpose, _), way in ways
-            if now - way.last_moved < seconds and way.backlog_bytes
+            if now - way.last_moved < seconds and way.backlog_bytes >= LONG_BYTES
         }
         return sorted(moving)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zse.mesh.frames import Frame, Signer
 
 _MOST_WAITING_BYTES = 1 << 30
-_LONG_BYTES = 1 << 16
+LONG_BYTES = 1 << 16
 """From here on a frame is signed and sent by the thread: whoever sends it has better to do."""
 _LEAST_IN_FLIGHT_BYTES = 1 << 20
 _WIRE_BYTES_PER_SECOND = 250e6
@@ -81,7 +81,7 @@ class Sender:
         with self._lock:
             if self._is_closed:
                 return
-            if len(frame.body) < _LONG_BYTES and not self._is_busy():
+            if len(frame.body) < LONG_BYTES and not self._is_busy():
                 self._begin(packed(frame, self._signer))
                 self._give(1 << 62)
                 if not self._parts:
