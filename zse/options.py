@@ -27,7 +27,7 @@ PREFILL_PRECISIONS = ("auto", "16", "8")
 PREFILL_WEIGHTS = ("auto", "keep", "make")
 SPECULATIONS = ("auto", "suffix", "model", "off")
 STREAMINGS = ("auto", "on", "off")
-CPU_INSTRUCTIONS = ("auto", "avx512", "avx2", "sse4", "i8mm", "dotprod", "neon")
+CPU_INSTRUCTIONS = ("auto", "avx512", "avxvnni", "avx2", "sse4", "i8mm", "dotprod", "neon")
 MAX_RANKS = 16
 MAX_THREADS = 1024
 """Far more than any machine has cores; the runtime below crashes where it cannot start them all."""

@@ -25,7 +25,7 @@ PROCESSORS = {
     "dotprod": ("qemu-aarch64", "neoverse-n1"),
     "i8mm": ("qemu-aarch64", "max"),
 }
-"""An emulator, and the least processor that should run the library; no emulator has AVX-512."""
+"""An emulator, and the least processor that should run the library; no emulator has AVX-512 or VNNI."""
 SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),

@@ -13,13 +13,12 @@
 /* Vectors of rows that share the columns of activations, and their rows. */
 #define VECTORS 2
 #define WIDTH (VECTORS * SIMD_TURNED_ROWS)
+/* Eight rows each of a vector's. */
+#define PARTS (SIMD_TURNED_ROWS / SIMD_ROWS)
 _Static_assert(ZSE_TURNED_ROWS % WIDTH == 0, "pieces are whole blocks of rows");
-/* Rows of activations that are multiplied at once, as sums in registers allow. */
-#define PASS_ROWS 8
+#define PASS_ROWS SIMD_TURNED_INPUTS
 /* Rows of activations that are multiplied before the next weights are turned. */
 #define CHUNK_ROWS 128
-/* Columns of a chunk that lies in second cache. */
-#define NARROW_COLUMNS 2048
 /* Groups before their use that weights are asked for. */
 #define GROUPS_AHEAD 8
 /* Vectors of a group: 128 columns of four bits are read as they are, others a byte a column. */
@@ -50,8 +49,8 @@ SIMD_INLINE int64_t count_words(int scheme, int group) {
 
 /* Put four columns of rows, or eight of INT4, where a group is multiplied from; other codes than INT4's
  * become unsigned bytes, 128 more, in the order of columns. */
-SIMD_INLINE void put_word(struct turned *turned, int64_t word, int vector, simd_turned bytes, int scheme,
-                          int group) {
+SIMD_INLINE void put_word(struct turned *turned, int64_t word, int vector, simd_turned bytes,
+                          int scheme, int group) {
     if (scheme == ZSE_INT4) {
         turned->words[word][vector] = bytes;
     } else if (scheme == ZSE_INT8) {
@@ -65,8 +64,8 @@ SIMD_INLINE void put_word(struct turned *turned, int64_t word, int vector, simd_
     }
 }
 
-SIMD_INLINE void turn_group(struct turned *turned, const uint8_t *const *rows, int64_t offset, int scheme,
-                            int group) {
+SIMD_INLINE void turn_group(struct turned *turned, const uint8_t *const *rows, int64_t offset,
+                            int scheme, int group) {
     const int64_t bytes = zse_count_bytes(scheme, group);
     for (int vector = 0; vector < VECTORS; vector++)
         for (int64_t first = 0; first < bytes; first += SIMD_TURNED_BYTES) {
@@ -79,14 +78,15 @@ SIMD_INLINE void turn_group(struct turned *turned, const uint8_t *const *rows, i
 
 /* Ask for what is turned some groups later, a word's share: asked for all at once, it would come one
  * by one. Behind the last group that is what the next rows begin with, or nothing. */
-SIMD_INLINE void prefetch_ahead(const struct turned *turned, int64_t index, int64_t word, int scheme,
-                                int group) {
-    const int64_t bytes = zse_count_bytes(scheme, group), share = WIDTH / count_words(scheme, group);
+SIMD_INLINE void prefetch_ahead(const struct turned *turned, int64_t index, int64_t word,
+                                int scheme, int group) {
+    const int64_t bytes = zse_count_bytes(scheme, group);
+    const int64_t count = count_words(scheme, group);
     const int64_t ahead = zse_smaller(GROUPS_AHEAD, turned->num_groups);
     int64_t later = (index + ahead) * bytes;
     if (index + ahead >= turned->num_groups)
         later += turned->block_bytes - turned->num_groups * bytes;
-    for (int64_t row = word * share; row < (word + 1) * share; row++)
+    for (int64_t row = word * WIDTH / count; row < (word + 1) * WIDTH / count; row++)
         zse_prefetch(turned->rows[row] + later, bytes);
 }
 
@@ -129,15 +129,20 @@ struct wide_factors {
     simd_turned_floats zeros[VECTORS];
 };
 
-SIMD_INLINE struct wide_factors load_factors(const struct turned *turned, int64_t index, int scheme) {
-    const char *scales = turned->scales + index * zse_scale_bytes(scheme) * SIMD_ROWS;
+SIMD_INLINE struct wide_factors load_factors(const struct turned *turned, int64_t index,
+                                             int scheme) {
+    const char *own = turned->scales + index * zse_scale_bytes(scheme) * SIMD_ROWS;
     struct wide_factors factors;
     for (int vector = 0; vector < VECTORS; vector++) {
-        struct zse_factors first = zse_load_factors(scales, scheme);
-        struct zse_factors last = zse_load_factors(scales + turned->scale_bytes, scheme);
-        factors.scales[vector] = simd_turned_join(first.scales, last.scales);
-        factors.zeros[vector] = simd_turned_join(first.zeros, last.zeros);
-        scales += 2 * turned->scale_bytes;
+        simd_floats scales[PARTS], zeros[PARTS];
+        for (int part = 0; part < PARTS; part++) {
+            struct zse_factors some = zse_load_factors(own, scheme);
+            scales[part] = some.scales;
+            zeros[part] = some.zeros;
+            own += turned->scale_bytes;
+        }
+        factors.scales[vector] = simd_turned_join(scales);
+        factors.zeros[vector] = simd_turned_join(zeros);
     }
     return factors;
 }
@@ -170,9 +175,9 @@ SIMD_INLINE void add_group(struct turned *turned, const uint8_t *const *rows, in
     struct wide_factors factors = load_factors(turned, index, scheme);
     for (int64_t begin = 0; begin < turned->num_inputs;) {
         int64_t left = turned->num_inputs - begin;
-        if (left > 6) {
-            add_pass(turned, index, begin, &factors, scheme, group, 8);
-            begin += 8;
+        if (PASS_ROWS == 8 && left > 6) {
+            add_pass(turned, index, begin, &factors, scheme, group, PASS_ROWS);
+            begin += PASS_ROWS;
         } else if (left > 2) {
             add_pass(turned, index, begin, &factors, scheme, group, 4);
             begin += 4;
@@ -189,7 +194,8 @@ SIMD_INLINE void add_tail(struct turned *turned, int64_t columns, int64_t index,
     const int64_t begin = index * group;
     for (int row = 0; row < WIDTH; row++) {
         memset(turned->tails[row], 0, sizeof turned->tails[row]);
-        tails[row] = memcpy(turned->tails[row], turned->rows[row] + begin, (size_t)(columns - begin));
+        tails[row] =
+            memcpy(turned->tails[row], turned->rows[row] + begin, (size_t)(columns - begin));
     }
     add_group(turned, tails, 0, index, ZSE_INT8, group);
 }
@@ -234,9 +240,11 @@ static void multiply_rows(const struct zse_product *product, int64_t first, stru
     const struct zse_matrix *matrix = product->matrix;
     const int64_t bytes = zse_count_bytes(matrix->scheme, matrix->columns);
     for (int row = 0; row < WIDTH; row++)
-        turned->rows[row] = (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
+        turned->rows[row] =
+            (const uint8_t *)matrix->data + zse_block_row(matrix, first, row) * bytes;
     for (int64_t row = 0; row < WIDTH; row += SIMD_ROWS)
-        zse_gather_scales(matrix, first + row, turned->scales + row / SIMD_ROWS * turned->scale_bytes);
+        zse_gather_scales(matrix, first + row,
+                          turned->scales + row / SIMD_ROWS * turned->scale_bytes);
     prefetch_ends(product, first, turned);
     memset(turned->totals, 0,
            (size_t)(turned->num_inputs + turned->num_inputs % 2) * sizeof turned->totals[0]);
@@ -303,13 +311,14 @@ void zse_multiply_turned(const struct zse_product *product, int64_t first, int64
 #define MOST_COLUMNS \
     (((ZSE_SCRATCH_BYTES - (int64_t)sizeof(struct turned)) / GROUP_BYTES - 1) * 64)
 
-/* Rows from which on turning pays, as measured: a byte a column takes longer to turn than a nibble. Many
- * rows that are wide are better read a few columns at a time (`cpu_tiles.c`). */
+/* Rows from which on turning pays, as measured: a byte a column takes longer to turn than a nibble. */
 int zse_takes_turned(const struct zse_product *product) {
     const int scheme = product->matrix->scheme, group = product->group;
     const int64_t least = scheme == ZSE_INT4 ? 3 : scheme == ZSE_NF4 ? 4 : 6;
-    const int64_t most = product->num_rows > CHUNK_ROWS / 2 ? NARROW_COLUMNS : MOST_COLUMNS;
-    if (product->num_rows < least || product->matrix->columns > most)
+    const int64_t columns = product->matrix->columns;
+    if (product->num_rows < least || columns > MOST_COLUMNS)
+        return 0;
+    if (product->num_rows > CHUNK_ROWS / 2 && columns > SIMD_TURNED_COLUMNS)
         return 0;
     if (scheme == ZSE_INT8)
         return group == 128;

@@ -37,6 +37,12 @@ _AVX2 = Instructions(
     features=_SSE4.features
     | frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}),
 )
+_AVXVNNI = Instructions(
+    name="avxvnni",
+    architecture="amd64",
+    compiled_for="x86_64_v3+avxvnni",
+    features=_AVX2.features | frozenset(["avx_vnni"]),
+)
 _AVX512 = Instructions(
     name="avx512",
     architecture="amd64",
@@ -60,7 +66,7 @@ _I8MM = Instructions(
     compiled_for="generic+v8_2a+dotprod+fullfp16+i8mm",
     features=_DOTPROD.features | frozenset(["i8mm"]),
 )
-ALL = (_AVX512, _AVX2, _SSE4, _I8MM, _DOTPROD, _NEON)
+ALL = (_AVX512, _AVXVNNI, _AVX2, _SSE4, _I8MM, _DOTPROD, _NEON)
 """The best of each architecture first; the last of each asks for what all of them have."""
 
 

@@ -1,110 +1,50 @@
-/* Weights turned so that a vector has four columns of as many rows as it has lanes: products with four
- * columns of a row of activations, which are the same for all lanes, need no sums across lanes. */
+/* Weights turned so that a vector has four columns of as many rows as it has lanes: products with
+ * four columns of a row of activations, the same in all lanes, need no sums across lanes. */
 #ifndef ZSE_SIMD_TURNED_H
 #define ZSE_SIMD_TURNED_H
 
 #include "simd.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__) && defined(__AVX512BW__)
-/* Rows of weights that lie side by side. */
-#define SIMD_TURNED_ROWS 16
-/* Bytes of each row that are turned at once, and the vectors that they become. */
-#define SIMD_TURNED_BYTES 32
+#include "simd_turned512.h"
+#elif defined(__AVXVNNI__)
+#include "simd_turned256.h"
+#endif
+
+#ifdef SIMD_TURNED_ROWS
+/* Vectors that so many bytes of rows become. */
 #define SIMD_TURNED_WORDS (SIMD_TURNED_BYTES / 4)
 
-typedef __m512i simd_turned;
-typedef float simd_turned_floats __attribute__((vector_size(64)));
-
-SIMD_INLINE simd_turned simd_turned_all(int byte) {
-    return _mm512_set1_epi8((char)byte);
+SIMD_INLINE simd_turned simd_turned_start(int32_t number) {
+    return (simd_turned){0} + number;
 }
 
 SIMD_INLINE simd_turned simd_turned_low(simd_turned bytes) {
-    return _mm512_and_si512(bytes, _mm512_set1_epi8(15));
+    return bytes & 0x0F0F0F0F;
 }
 
 SIMD_INLINE simd_turned simd_turned_high(simd_turned bytes) {
-    return simd_turned_low(_mm512_srli_epi16(bytes, 4));
+    return simd_turned_low(bytes >> 4);
 }
 
 /* Codes -128 to 127 as unsigned bytes, 128 more. */
 SIMD_INLINE simd_turned simd_turned_unsigned(simd_turned codes) {
-    return _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
-}
-
-/* What a table has for codes 0 to 15. */
-SIMD_INLINE simd_turned simd_turned_look_up(const int8_t *table, simd_turned codes) {
-    __m128i values = _mm_loadu_si128((const __m128i *)table);
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), codes);
+    return codes ^ (int32_t)0x80808080;
 }
 
 /* Four columns of a row of activations, for all lanes. */
 SIMD_INLINE simd_turned simd_turned_word(const int8_t *activations) {
     int32_t word;
     memcpy(&word, activations, sizeof word);
-    return _mm512_set1_epi32(word);
-}
-
-/* Add products of four columns, unsigned bytes by signed ones. */
-SIMD_INLINE simd_turned simd_turned_dot(simd_turned sums, simd_turned bytes, simd_turned columns) {
-    return _mm512_dpbusd_epi32(sums, bytes, columns);
-}
-
-/* The sum of 128 or 64 columns. */
-SIMD_INLINE int32_t simd_turned_total(const int8_t *activations, int count) {
-    __m512i ones = _mm512_set1_epi8(1), sums = _mm512_setzero_si512();
-    for (int i = 0; i < count; i += 64)
-        sums = _mm512_dpbusd_epi32(sums, ones, _mm512_loadu_si512(activations + i));
-    return _mm512_reduce_add_epi32(sums);
-}
-
-SIMD_INLINE simd_turned simd_turned_start(int32_t number) {
-    return _mm512_set1_epi32(number);
+    return simd_turned_start(word);
 }
 
 SIMD_INLINE simd_turned_floats simd_turned_widen(simd_turned sums) {
-    return (simd_turned_floats)_mm512_cvtepi32_ps(sums);
-}
-
-SIMD_INLINE simd_turned_floats simd_turned_fused(simd_turned_floats left, simd_turned_floats right,
-                                                 simd_turned_floats added) {
-    return (simd_turned_floats)_mm512_fmadd_ps((__m512)left, (__m512)right, (__m512)added);
+    return __builtin_convertvector(sums, simd_turned_floats);
 }
 
 SIMD_INLINE simd_turned_floats simd_turned_number(float number) {
-    return (simd_turned_floats)_mm512_set1_ps(number);
-}
-
-SIMD_INLINE simd_turned_floats simd_turned_join(simd_floats first, simd_floats last) {
-    return __builtin_shufflevector(first, last, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
-                                   15);
-}
-
-/* 32 bytes of each of sixteen rows, from `first` on. */
-SIMD_INLINE void simd_turn(const uint8_t *const *rows, int64_t first, simd_turned *words) {
-    /* Lanes 0 to 3 of what is loaded are of rows 0 to 3 and 8 to 11, and so on, so that the last
-     * step puts them in order. */
-    __m512i both[8], pairs[8];
-    for (int i = 0; i < 8; i++) {
-        const int row = i < 4 ? i : i + 4;
-        __m256i low = _mm256_loadu_si256((const __m256i *)(rows[row] + first));
-        __m256i high = _mm256_loadu_si256((const __m256i *)(rows[row + 4] + first));
-        both[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-    }
-    for (int i = 0; i < 8; i += 2) {
-        pairs[i] = _mm512_unpacklo_epi32(both[i], both[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(both[i], both[i + 1]);
-    }
-    for (int i = 0; i < 2; i++) {
-        __m512i first_low = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-        __m512i first_high = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-        __m512i last_low = _mm512_unpacklo_epi64(pairs[i + 4], pairs[i + 6]);
-        __m512i last_high = _mm512_unpackhi_epi64(pairs[i + 4], pairs[i + 6]);
-        words[2 * i] = _mm512_shuffle_i64x2(first_low, last_low, _MM_SHUFFLE(2, 0, 2, 0));
-        words[2 * i + 1] = _mm512_shuffle_i64x2(first_high, last_high, _MM_SHUFFLE(2, 0, 2, 0));
-        words[2 * i + 4] = _mm512_shuffle_i64x2(first_low, last_low, _MM_SHUFFLE(3, 1, 3, 1));
-        words[2 * i + 5] = _mm512_shuffle_i64x2(first_high, last_high, _MM_SHUFFLE(3, 1, 3, 1));
-    }
+    return (simd_turned_floats)(simd_turned_start(0)) + number;
 }
 #endif
 
