@@ -94,6 +94,9 @@ def ask(port: int, tokens: int, number: int = 0) -> tuple[str, float]:
     found = post(port, body)
     if "choices" not in found:
         return f"error: {found}", time.monotonic() - begun
+    written = found["usage"]["completion_tokens"]
+    if written != tokens:
+        raise SystemExit(f"{written} tokens were written; {tokens} were asked for")
     return str(found["choices"][0]["text"]), time.monotonic() - begun
 
 
@@ -176,7 +179,7 @@ def main() -> None:
         ready = wait_ready(front, port)
         mesh = measured(port, options.tokens, options.streams)
         found = mesh.pop("texts")
-        same = sum(a == b for a, b in zip(texts, found, strict=True))
+        same = sum(bool(a) and a == b for a, b in zip(texts, found, strict=True))
         mesh |= {"ready_s": round(ready, 2), "same_texts": f"{same} of {len(texts)}"}
         report["mesh"] = mesh
         print("mesh", json.dumps(mesh), flush=True)
