@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from gpu_facts import H200
 from quick_interpreter import quicken
+from twins import TWINS
 
 from zse.kernels.variant import TARGET_CONSTANTS, Variant
 
@@ -37,7 +38,7 @@ ELEMENTS = {
     "i32": torch.int32,
     "i64": torch.int64,
 }
-TWINS = {"attention.context_apart": "zse.kernels.attention.triton.context"}
+TRITON_TWINS = {"attention.context_apart": "zse.kernels.attention.triton.context"}
 """Of kernels in the language below Triton, which has no interpreter: where one of the same name and
 operands computes the same."""
 
@@ -65,7 +66,12 @@ class InterpretedLauncher:
             else:
                 assert isinstance(value, float if argument.type == "fp32" else int), argument
                 values[argument.name] = value
-        module = TWINS.get(variant.kernel.name, variant.kernel.module)
+        if (twin := TWINS.get(variant.kernel.name)) is not None:
+            names = [argument.name for argument in variant.arguments]
+            types = {argument.name: argument.type for argument in variant.arguments}
+            twin(dict(zip(names, arguments, strict=True)), types)
+            return
+        module = TRITON_TWINS.get(variant.kernel.name, variant.kernel.module)
         function = getattr(importlib.import_module(module), variant.kernel.function)
         constants = dict(variant.constants)
         accepted = inspect.signature(function.fn).parameters

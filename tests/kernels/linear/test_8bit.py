@@ -14,7 +14,6 @@ import torch
 from matrices import Matrix, make_matrix, relative_error
 
 from zse.kernels.layout import Plain, Turned
-from zse.kernels.linear.definitions import MATMUL_8BIT_STREAM
 from zse.kernels.linear.launch_8bit import (
     find_row_maxima,
     linear_8bit,
@@ -26,7 +25,7 @@ from zse.kernels.linear.launch_8bit import (
     turned_bytes,
 )
 from zse.kernels.linear.reference import turn_and_round, turned_product
-from zse.kernels.linear.variants import TOKEN_GROUPS, matmul_8bit
+from zse.kernels.linear.variants import TOKEN_GROUPS, matmul_8bit_apart
 from zse.kernels.linear.weight import LinearWeight
 
 SCRATCH_ROWS = 130
@@ -130,7 +129,7 @@ def test_a_token_and_a_row_of_zeros_stay_zeros() -> None:
     assert found[0, :5].all()
 
 
-def test_programs_that_stay_write_every_tile_and_nothing_past_the_end() -> None:
+def test_products_lie_in_rows_of_a_wider_result_and_nothing_is_written_past_the_end() -> None:
     tokens, rows, columns, wide = 37, 80, 256, 96
     generator = torch.Generator().manual_seed(3)
     values, weights = (
@@ -139,7 +138,7 @@ def test_programs_that_stay_write_every_tile_and_nothing_past_the_end() -> None:
     )
     token_scales, row_scales = torch.rand(tokens) + 0.5, torch.rand(rows) + 0.5
     outputs = torch.full((tokens + 1, wide), float("nan"))
-    form = matmul_8bit("fp32", bm=16, bn=32, stages=2, kernel=MATMUL_8BIT_STREAM)
+    form = matmul_8bit_apart("fp32")
     addresses = [each.data_ptr() for each in (values, token_scales, weights, row_scales, outputs)]
     InterpretedLauncher().launch(
         form, (2, 1, 1), *addresses, tokens, rows // 16, columns // 128, wide // 16

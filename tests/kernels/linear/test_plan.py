@@ -107,3 +107,19 @@ def test_a_plan_of_16_bits_for_any_rows_has_one_form() -> None:
     weight = LinearWeight(scheme="int4", rows=4608, columns=3584, group_size=128, weights=0)
     plans = [plan_any_rows(weight, rows, quantized=False, device=H200) for rows in (1, 40, 700)]
     assert len({(plan.variant, plan.splits) for plan in plans}) == 1
+
+
+@pytest.mark.parametrize(("rows", "few"), [(8, True), (9, False)])
+def test_eight_tokens_meet_codes_of_three_bits_without_tensor_cores(rows: int, few: bool) -> None:
+    weight = replace(WEIGHT, scheme="int3", group_size=64)
+    found = plan_linear(weight, rows, quantized=True, device=H200)
+    assert ("gemv" in found.variant.key) == few
+    assert found.grid[2] == (2 if few else 1)
+    assert "imma" in plan_any_rows(weight, rows, quantized=True, device=H200).variant.key
+
+
+def test_a_head_of_many_rows_takes_as_many_tokens_at_a_time_as_are_measured_fastest() -> None:
+    head = LinearWeight(scheme="int8", rows=152064, columns=3584, weights=0)
+    for rows in (128, 256):
+        found = plan_linear(head, rows, quantized=True, device=H200, max_splits=1)
+        assert found.variant.key == "linear.imma_int8[BN=64,BM=128,STAGES=4]w8s4"

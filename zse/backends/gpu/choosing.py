@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.products import Products
+from zse.kernels.linear.plan import MAX_ROWS
+from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.launch import cap_logits, sample
 
 if TYPE_CHECKING:
     from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.model import DeviceModel
+    from zse.kernels.layout import Activation
     from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.lm_head_sample.arrays import SampledArrays
     from zse.models.spec import HeadSpec
@@ -27,10 +30,7 @@ class Choosing(Products):
         """Write float32 logits of the wanted rows, [wanted, vocab]."""
         self._model.passes.before_head()
         weight: LinearWeight = self.ends.head
-        # Some rows' states are told to the host, in 16 bits: where bits may not depend on that,
-        # the head reads all of them so.
-        can_quantize = not self._model.plans.deterministic
-        output = self._form(step, weight, step.shape.wanted, can_quantize=can_quantize)
+        output = self._head_inputs(step)
         wanted = step.inputs.wanted
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
         logits, own = step.scratch.logits, head.rows
@@ -46,6 +46,20 @@ class Choosing(Products):
             )
         if head.softcap is not None:
             cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)
+
+    def _head_inputs(self, step: Step) -> Activation:
+        """Return where the wanted rows are to be written, in the form that the head reads best.
+
+        Some rows' states are told to the host, in 16 bits: where bits may not depend on that, the
+        head reads all of them so. Where matrices read turned rows of a decode step, the head, which
+        is not turned, reads int8 ones as it does in steps of fewer rows.
+        """
+        weight, rows = self.ends.head, step.shape.wanted
+        is_wide = step.rounding == "tokens" and not step.shape.prefill_rows and rows <= MAX_ROWS
+        if is_wide and supports_quantized(weight):
+            return step.scratch.quantized(rows, weight.columns)
+        can_quantize = not self._model.plans.deterministic
+        return self._form(step, weight, rows, can_quantize=can_quantize)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Choose tokens, or only write the logits of a step with masks, which come later."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.choosing import Choosing
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
+from zse.backends.gpu.gating import Gating
 from zse.backends.gpu.kinds import expert_operations_of, latent_operations_of
 from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.kernels.attention.context import attention_over_context, gather_context
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
-from zse.kernels.gate_up.launch import activate, activate_times
-from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain, Turned
+from zse.kernels.layout import Activation, Partials, Plain, Turned
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
-from zse.kernels.turned.launch import takes_silu, turned_silu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from zse.backends.handles import (
         ExpertWeights,
         LayerInputsWeights,
-        LayerInputWeights,
         LayerWeights,
     )
     from zse.kernels.attention.launch import AttentionRules
@@ -38,15 +35,13 @@ if TYPE_CHECKING:
     from zse.models.layer_spec import (
         AttentionSpec,
         ExpertsSpec,
-        LayerInputSpec,
         LayerSpec,
         LinearAttentionSpec,
-        MLPSpec,
     )
     from zse.models.spec import LayerInputsSpec
 
 
-class GPUOperations(Choosing):
+class GPUOperations(Gating):
     """See ``zse.backends.operations.Operations``; sampled tokens go to ``results``."""
 
     def __init__(self, model: DeviceModel, results: SampledArrays) -> None:
@@ -273,35 +268,6 @@ class GPUOperations(Choosing):
             is_share=self._model.collectives is not None,
         )
 
-    def gate_input(
-        self,
-        step: Step,
-        residual: Residual,
-        told: Told,
-        weights: LayerInputWeights,
-        own: LayerInputSpec,
-        layer: int,
-    ) -> Deferred:
-        """Return activation(residual @ gate^T) * told, to be computed for a known reader."""
-        weight = weights.gate.weight
-        assert not weights.gate.bias
-        # In the stream itself a few numbers are so large that 8 bits would lose the others.
-        inputs = step.scratch.plain(step.shape.rows, weight.columns)
-        self._norm(step, residual, None, inputs)
-        gate, width = self._multiply(step, weight, inputs, exact=True), weight.rows
-
-        def make(output: Activation) -> None:
-            activate_times(
-                step.launcher,
-                gate,
-                told.address + layer * width * 4,
-                told.columns,
-                output,
-                activation=own.activation,
-            )
-
-        return Deferred(columns=width, can_quantize=width % ACTIVATION_GROUP == 0, write=make)
-
     def scale_stream(self, _step: Step, residual: Residual, factor: int) -> Residual:
         """Leave the factor for the next norm, which applies it after what is pending."""
         residual.post = replace(residual.post or PostNorm(), stream_scale_address=factor)
@@ -311,53 +277,6 @@ class GPUOperations(Choosing):
         """Leave the norm for whoever reads the stream next, who adds what is pending before it."""
         residual.norm = norm
         return residual
-
-    def gate_up(
-        self,
-        step: Step,
-        residual: Residual,
-        norm: BoundNorm | None,
-        linear: BoundLinear,
-        mlp: MLPSpec,
-    ) -> Deferred:
-        """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
-        weight = linear.weight
-        inputs = self._normalized(step, residual, norm, weight)
-        self._begin_adapting(step, linear, inputs)
-        joined: Plain | Partials
-        widens = self._model.plans.widens(inputs.rows)
-        if isinstance(inputs, Turned) or (isinstance(inputs, Plain) and widens):
-            joined = Plain(rows=inputs.rows, columns=weight.rows, values=step.scratch.sums)
-            self._multiply_many(step, weight, inputs, joined.values, "bf16")
-        else:
-            joined = self._multiply(step, weight, inputs)
-        self._end_adapting(step, linear, inputs, joined)
-        columns = weight.rows // (1 + mlp.is_gated)
-        is_usual = mlp.activation == "silu" and mlp.is_gated and not linear.bias
-
-        def make(output: Activation) -> None:
-            activate(
-                step.launcher,
-                joined,
-                output,
-                activation=mlp.activation,
-                gated=mlp.is_gated,
-                bias_address=linear.bias,
-                limit=mlp.limit,
-            )
-
-        def make_turned(output: Turned) -> None:
-            assert isinstance(joined, Plain)
-            turned_silu(step.launcher, joined, output)
-
-        is_usual = is_usual and isinstance(joined, Plain) and not step.shape.adapter_tiles
-        can_turn = is_usual and takes_silu(columns, joined.rows, step.launcher.device.target)
-        return Deferred(
-            columns=columns,
-            can_quantize=columns % ACTIVATION_GROUP == 0,
-            write=make,
-            write_turned=make_turned if can_turn else None,
-        )
 
     # --- pieces --------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ ANY_ROWS_ATTENTION = 32
 few take longer then, many hardly so."""
 QUANTIZED_ROWS = 128
 """Most decode rows that are computed with int8 activations."""
+TURNED_ROWS = 64
+"""Most rows that read stored weights where turned ones are kept: more are bound by unpacking."""
 MOST_CONTEXT_BYTES = 512 << 20
 """Keys and values of one layer that are copied to lines for a step at most."""
 WIDENED_BYTES = 128 << 20
@@ -158,7 +160,7 @@ class StepPlans:
             return "none"
         if self.widens(shape.rows):
             return "tokens" if self._turns else "none"
-        if self._turns_fewer and shape.rows > QUANTIZED_ROWS:
+        if self._turns_fewer and shape.rows > TURNED_ROWS:
             return "tokens"
         few = self.deterministic or shape.rows <= QUANTIZED_ROWS
         return "groups" if few and not shape.prefill_rows else "none"
@@ -170,8 +172,8 @@ class StepPlans:
             self.scratch.cache_clear()
 
     def turned_splits(self, weight: LinearWeight, rows: int) -> int:
-        """Return how many summands a product of turned rows leaves."""
-        if self.widens(rows):
+        """Return how many summands a product of turned rows leaves; one of matrices not kept."""
+        if not self._turns_fewer:
             return 1
         return splits_of_turned(weight.rows, weight.columns, rows, self.facts.multiprocessors)
 
@@ -348,7 +350,9 @@ class StepPlans:
             columns += [shape.input_columns for shape in self.deltas.values()]
             columns += [self.latents.summed_columns] if self.latents else []
             narrow = max(self._spec.hidden_size, self._told_columns, *columns)
-            return rows * max(weight.rows * 2, narrow * 4)
+            splits = self.turned_splits(weight, rows) if takes_8bit(weight) else 1
+            summed = splits * weight.rows if splits > 1 else 0
+            return rows * max(weight.rows * 2, narrow * 4, summed * 4)
         forms = [False]
         if self.reads_quantized(shape) and supports_quantized(weight):
             forms.append(True)

@@ -223,7 +223,7 @@ class Products:
         splits: int = 1,
     ) -> None:
         kept = self._model.kept_weights.of(weight)
-        if not self._model.plans.widens(inputs.rows):
+        if splits > 1 or not self._model.plans.widens(inputs.rows):
             assert kept is not None, "few rows are turned where all matrices are kept"
             linear_8bit_split(
                 step.launcher, weight, inputs, address, element, kept=kept, splits=splits

@@ -181,8 +181,14 @@ _MATMUL_8BIT = (
     number("stride"),
 )
 MATMUL_8BIT = _kernel("prefill_8bit", "matmul_8bit", *_MATMUL_8BIT)
-MATMUL_8BIT_STREAM = _kernel("prefill_8bit", "matmul_8bit_stream", *_MATMUL_8BIT)
 MATMUL_8BIT_SPLIT = _kernel("prefill_8bit", "matmul_8bit_split", *_MATMUL_8BIT)
+MATMUL_8BIT_APART = Kernel(
+    name="linear.matmul_8bit_apart",
+    module="zse.kernels.linear.triton.apart",
+    function="matmul_8bit_apart",
+    arguments=_MATMUL_8BIT,
+    targets=("sm_90",),
+)
 _STORED = (pointer("weights", "u8"), pointer("scales", "i32"), pointer("maxima", "fp32"))
 ROW_MAXIMA = _kernel("rotate", "row_maxima", *_STORED, number("rows"), number("blocks"))
 TURN_ROWS = _kernel(

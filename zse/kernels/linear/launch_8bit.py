@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.layout import Turned
-from zse.kernels.linear.definitions import MATMUL_8BIT_STREAM
-from zse.kernels.linear.launch import STREAM_TARGET
+from zse.kernels.linear.definitions import MATMUL_8BIT_APART
 from zse.kernels.linear.plan import tile_of
 from zse.kernels.linear.variants import (
     TURNED_BLOCKS,
@@ -35,8 +34,8 @@ TOKENS_AT_ONCE = (3, 5)
 have registers and shared memory."""
 PROGRAMS_OF_SPLITS, MOST_SPLITS, LEAST_STEPS = 2, 8, 6
 """Programs on a multiprocessor that splits make up for; most splits; least steps of a split."""
-STAYING_ROUNDS = 1.8
-"""Time of a tile of programs that stay in tiles of others, of half its tokens, which come in no
+STAYING_ROUNDS = 1.6
+"""Time of a tile of programs that stay in tiles of others, of half its rows, which come in no
 rounds: one fills the gaps of the others. On an H200."""
 _ALIGNMENT = 256
 
@@ -198,7 +197,7 @@ def _launch_product(
     """Multiply with some turned rows of a matrix."""
     tile_rows, tile_tokens = tile_of(form)
     programs = -(-inputs.rows // tile_tokens) * -(-rows // tile_rows)
-    if form.kernel is MATMUL_8BIT_STREAM:
+    if form.kernel is MATMUL_8BIT_APART:
         programs = min(programs, launcher.device.multiprocessors)
     launcher.launch(
         form,
@@ -222,7 +221,7 @@ def _cut(
 
     As few slabs as fit, all but the last alike.
     """
-    widest = tile_of(_forms(launcher, output_type)[-1])[0]
+    widest = tile_of(matmul_8bit_split(output_type))[0]
     fitting = (scratch_bytes - 2 * _ALIGNMENT) // (weight.columns + 4 + 4 * _chunks(weight))
     if fitting < min(weight.rows, widest):
         raise UnsupportedModelError(
@@ -234,26 +233,22 @@ def _cut(
     return _form_for(launcher, min(slab, weight.rows), tokens, output_type), slab
 
 
-def _forms(launcher: Launcher, output_type: str) -> tuple[Variant, ...]:
-    return matmul_8bit_forms(output_type, stream=launcher.device.target == STREAM_TARGET)
-
-
 def _form_for(launcher: Launcher, rows: int, tokens: int, output_type: str) -> Variant:
     """Return the form whose tiles of so many rows of a matrix end first."""
-    streams = launcher.device.target == STREAM_TARGET
-    return _quickest(output_type, rows, tokens, launcher.device.multiprocessors, streams)
+    apart = launcher.device.target in MATMUL_8BIT_APART.targets
+    return _quickest(output_type, rows, tokens, launcher.device.multiprocessors, apart)
 
 
 @lru_cache(maxsize=1024)  # a step asks for each of its few shapes in every layer
-def _quickest(output_type: str, rows: int, tokens: int, processors: int, streams: bool) -> Variant:
+def _quickest(output_type: str, rows: int, tokens: int, processors: int, apart: bool) -> Variant:
     def time_of(form: Variant) -> float:
         tile_rows, tile_tokens = tile_of(form)
         tiles = -(-rows // tile_rows) * -(-tokens // tile_tokens)
-        if form.kernel is MATMUL_8BIT_STREAM:
+        if form.kernel is MATMUL_8BIT_APART:
             return -(-tiles // processors) * STAYING_ROUNDS
         return tiles / processors
 
-    return min(matmul_8bit_forms(output_type, stream=streams), key=time_of)
+    return min(matmul_8bit_forms(output_type, apart=apart), key=time_of)
 
 
 def _find_row_maxima(

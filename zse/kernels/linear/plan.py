@@ -128,7 +128,8 @@ def plan_any_rows(
     plan = choose(ANY_ROWS)
     if plan.variant.kernel in (IMMA_FOUR_BIT, IMMA_INT8):
         # Of fewer tokens each thread adds up columns of its own: another order.
-        plan = replace(plan, variant=choose(max(DECODE_ROWS + 1, min(rows, ANY_ROWS))).variant)
+        least = most_few_rows(weight.scheme, weight.group_size) + 1
+        plan = replace(plan, variant=choose(max(least, min(rows, ANY_ROWS))).variant)
     return replace(plan, rows=rows)
 
 
@@ -167,12 +168,23 @@ def form_of(weight: LinearWeight) -> LinearWeight:
 def forms_for(form: LinearWeight, rows: int, *, quantized: bool) -> tuple[Variant, ...]:
     """Return the compiled forms that can multiply ``rows`` tokens, preferred ones first."""
     if quantized:
-        few = rows <= DECODE_ROWS or form.group_size == 32  # too narrow for int8 tensor cores
+        few = rows <= most_few_rows(form.scheme, form.group_size)
         choose = decode_forms if few else imma_forms
         return choose(form.scheme, form.group_size, min(rows, DECODE_ROWS) if few else rows)
     if form.scheme in PLAIN_SCHEMES and rows <= DECODE_ROWS:
         return decode_forms(form.scheme, 0, rows)
     return dot_forms(form.scheme, form.group_size, rows)
+
+
+def most_few_rows(scheme: str, group: int) -> int:
+    """Return the most tokens of int8 activations that are multiplied without tensor cores.
+
+    Groups of 32 are too narrow for those. Codes of three bits are put together byte by byte for
+    them: twice as long for eight tokens as all of the rest.
+    """
+    if group == 32:
+        return ANY_ROWS * MAX_ROWS
+    return 2 * DECODE_ROWS if scheme == "int3" else DECODE_ROWS
 
 
 def tile_of(variant: Variant) -> tuple[int, int]:

@@ -20,8 +20,8 @@ from zse.kernels.linear.definitions import (
     IMMA_INT8,
     MATMUL,
     MATMUL_8BIT,
+    MATMUL_8BIT_APART,
     MATMUL_8BIT_SPLIT,
-    MATMUL_8BIT_STREAM,
     MATMUL_STREAM,
     ROW_MAXIMA,
     TURN_ROWS,
@@ -222,11 +222,29 @@ def matmul_8bit(
     )
 
 
-def matmul_8bit_forms(outputs: str, *, stream: bool) -> tuple[Variant, ...]:
-    """Return the forms for many tokens, those with the smallest tiles first."""
-    if not stream:
+def matmul_8bit_forms(outputs: str, *, apart: bool) -> tuple[Variant, ...]:
+    """Return the forms for many tokens, those with the smallest tiles first.
+
+    Args:
+        outputs: ``fp32`` or ``bf16``.
+        apart: Whether programs whose warps fetch and multiply apart are wanted.
+    """
+    if not apart:
         return (matmul_8bit(outputs),)
-    return matmul_8bit(outputs), matmul_8bit(outputs, bm=256, kernel=MATMUL_8BIT_STREAM)
+    return matmul_8bit_split(outputs), matmul_8bit_apart(outputs)
+
+
+def matmul_8bit_apart(outputs: str, *, stages: int = 4, grouped: int = 8) -> Variant:
+    """Return the form whose warps fetch and multiply apart."""
+    return variant(
+        MATMUL_8BIT_APART,
+        num_stages=stages,
+        types={"outputs": f"*{outputs}"},
+        BM=128,
+        BN=256,
+        GROUPED=grouped,
+        STAGES=stages,
+    )
 
 
 def matmul_8bit_split(outputs: str) -> Variant:
@@ -293,6 +311,8 @@ def imma_forms(scheme: str, group: int, rows: int) -> tuple[Variant, ...]:
     middle = imma(scheme, group, bn=64, bm=64)
     if measured:
         return (middle, imma(scheme, group, bn=128, bm=64))
+    if scheme == "int8" and rows > 64:
+        return (middle, imma(scheme, group, bn=64, bm=128, warps=8))
     return (middle,)
 
 
@@ -320,7 +340,7 @@ def _all() -> tuple[Variant, ...]:
         for rows in (16, 64, 128):
             found += dot_forms(scheme, group, rows)
         if scheme == "int8" or group >= 64:
-            for rows in (16, 32, 64):
+            for rows in (16, 32, 64, 128):
                 found += imma_forms(scheme, group, rows)
         if scheme not in PLAIN_SCHEMES:
             found.append(widen(scheme, group))
@@ -331,8 +351,8 @@ def _all() -> tuple[Variant, ...]:
                 for even in (True, False):
                     found += matmul_forms(weights, outputs, even=even, stream=stream)
     for outputs in ("fp32", "bf16"):
-        for stream in (False, True):
-            found += matmul_8bit_forms(outputs, stream=stream)
+        for apart in (False, True):
+            found += matmul_8bit_forms(outputs, apart=apart)
         found.append(matmul_8bit_split(outputs))
     found += [turn_tokens(columns) for columns in (1, TOKEN_GROUPS * TURNED_COLUMNS + 1)]
     return tuple(dict.fromkeys(found))

@@ -32,11 +32,42 @@ TURNED_SILU = Kernel(
         number("width", aligned=True),
     ),
 )
+GATES = Kernel(
+    name="turned.gates",
+    module="zse.kernels.turned.triton.gates",
+    function="turned_gates",
+    arguments=(
+        pointer("values", "i8"),
+        pointer("token_scales", "fp32"),
+        pointer("weights", "i8"),
+        pointer("row_scales", "fp32"),
+        pointer("outputs", "bf16"),
+        pointer("maxima", "fp32"),
+        number("tokens"),
+        number("groups"),
+        number("steps"),
+    ),
+    targets=("sm_90",),
+)
+ROUND = Kernel(
+    name="turned.round",
+    module=MODULE,
+    function="round_gates",
+    arguments=(
+        pointer("inputs", "bf16"),
+        pointer("maxima", "fp32"),
+        pointer("outputs", "i8"),
+        pointer("scales", "fp32"),
+        number("width", aligned=True),
+    ),
+)
 NORM_GROUPS = (16, 32, 64)
 """Groups of 128 columns of the rows that a program holds."""
 SILU_GROUPS = (32, 64, 128, 256)
 """Above 128 they are held as 128 and the rest."""
 MOST_HELD = 128
+GATES_GROUPS = 256
+"""Most groups of rows of gates whose product leaves them turned."""
 WIDE_TARGET, MOST_ELSEWHERE = "sm_90", 64
 """Architecture whose registers hold gates of more groups than so many."""
 
@@ -54,7 +85,7 @@ def groups_for(columns: int, available: tuple[int, ...]) -> int:
 
 def turned_norm_variant(groups: int, *, num_warps: int = 0) -> Variant:
     """Return the form for rows of up to so many groups."""
-    return variant(TURNED_NORM, num_warps=num_warps or min(groups // 4, 16), GROUPS=groups)
+    return variant(TURNED_NORM, num_warps=num_warps or min(groups // 2, 16), GROUPS=groups)
 
 
 def turned_silu_variant(groups: int, *, num_warps: int = 0) -> Variant:
@@ -65,7 +96,19 @@ def turned_silu_variant(groups: int, *, num_warps: int = 0) -> Variant:
     )
 
 
+def gates_variant(*, stages: int = 3, grouped: int = 16) -> Variant:
+    """Return the form of gates; ``grouped`` tiles of tokens share one of weights in the cache."""
+    return variant(GATES, num_stages=stages, GROUPED=grouped, STAGES=stages)
+
+
+def round_variant(*, columns: int = 4096, num_warps: int = 4) -> Variant:
+    """Return the form that rounds gates, by programs of so many columns."""
+    return variant(ROUND, num_warps=num_warps, GROUPS=GATES_GROUPS, COLUMNS=columns)
+
+
 VARIANTS: tuple[Variant, ...] = (
     *(turned_norm_variant(groups) for groups in NORM_GROUPS),
     *(turned_silu_variant(groups) for groups in SILU_GROUPS),
+    gates_variant(),
+    round_variant(),
 )

@@ -18,6 +18,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from zse.kernels.triton.apart import wait_for_inputs
+
 NOTHING = gl.constexpr(-1e30)
 LOG2_E = gl.constexpr(1.4426950408889634)
 HALF = gl.constexpr(64)
@@ -113,8 +115,10 @@ def context_prefill(
     queries, wide_keys, wide_values, tile_first_rows, tile_num_rows, tile_first_positions,
     tile_lines, outputs, num_lines, num_heads, kv_heads, scale,
     HEAD_DIM: gl.constexpr, QUERIES: gl.constexpr, TOKENS: gl.constexpr, STAGES: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """As ``context.context_prefill``; QUERIES are 128."""
+    wait_for_inputs(PDL)
     gl.static_assert(QUERIES == 2 * HALF)
     shared: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     head = gl.program_id(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.linear.triton.prefill import grouped_tile, halves, in_elements
+from zse.kernels.linear.triton.prefill import grouped_tile, in_elements
 from zse.kernels.triton.parts import wait_for_inputs
 
 
@@ -56,37 +56,6 @@ def matmul_8bit(values, token_scales, weights, row_scales, outputs, tokens, rows
     at = outputs + m.to(tl.int64)[:, None] * stride + n[None, :]
     mask = (m < tokens)[:, None] & (n < rows)[None, :]
     tl.store(at, value.to(outputs.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def matmul_8bit_stream(values, token_scales, weights, row_scales, outputs, tokens, rows, steps,
-                       stride, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-                       GROUPED: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
-                       PDL: tl.constexpr):  # fmt: skip
-    """As ``matmul_8bit`` by programs that stay; see ``matmul_stream``."""
-    wait_for_inputs(PDL)
-    rows = in_elements(rows, EVEN)
-    stride = in_elements(stride, EVEN)
-    columns = steps * BK
-    half: tl.constexpr = BN // 2
-    x_tiles = tl.make_tensor_descriptor(values, [tokens, columns], [columns, 1], [BM, BK])
-    w_tiles = tl.make_tensor_descriptor(weights, [rows, columns], [columns, 1], [BN, BK])
-    out_tiles = tl.make_tensor_descriptor(outputs, [tokens, rows], [stride, 1], [BM, half])
-    tiles = tl.cdiv(tokens, BM) * tl.cdiv(rows, BN)
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = grouped_tile(tile, tokens, rows, BM, BN, GROUPED)
-        total = tl.zeros((BM, BN), tl.int32)
-        for step in tl.range(0, steps, num_stages=STAGES):
-            x = x_tiles.load([tile_m * BM, step * BK])
-            weight = w_tiles.load([tile_n * BN, step * BK])
-            total = tl.dot(x, tl.trans(weight), total, out_dtype=tl.int32)
-        token = tl.minimum(tile_m * BM + tl.arange(0, BM), tokens - 1)
-        row = tl.minimum(tile_n * BN + tl.arange(0, BN), rows - 1)
-        value = scaled(total, tl.load(token_scales + token), tl.load(row_scales + row))
-        left, right = halves(value.to(outputs.dtype.element_ty))
-        column = tile_n * BN
-        out_tiles.store([tile_m * BM, column], left)
-        out_tiles.store([tile_m * BM, column + half], right)
 
 
 @triton.jit

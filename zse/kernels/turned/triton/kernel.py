@@ -110,3 +110,31 @@ def turned_silu(
             store_codes(rest, most, target, others, others < width)
         tl.store(scales + row, most / (127.0 * GROUP))
         store_codes(found, most, target, columns, columns < width)
+
+
+@triton.jit
+def round_gates(
+    inputs, maxima, outputs, scales, width,
+    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Round a turned row to int8 by the largest of its maxima. Program: (row, part of it).
+
+    Operands:
+        inputs: bfloat16 [rows, width].
+        maxima: float32 [rows, width / 128]; up to GROUPS a row.
+        outputs: int8 [rows, width].
+        scales: float32 [rows]; they make up for products that are 128 times as large.
+    """
+    wait_for_inputs(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    groups = width // GROUP
+    every = tl.arange(0, GROUPS)
+    most = tl.max(tl.load(maxima + row * groups + every, mask=every < groups, other=0.0), 0)
+    if tl.program_id(1) == 0:
+        tl.store(scales + row, most / (127.0 * GROUP))
+    inverse = 127.0 / tl.where(most > 0.0, most, 1.0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < width
+    values = tl.load(inputs + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    codes = round_to_even(values * inverse).to(tl.int8)
+    tl.store(outputs + row * width + column, codes, mask=inside)

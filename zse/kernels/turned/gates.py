@@ -1,0 +1,85 @@
+"""How to launch gates that leave their product turned. Neither torch nor triton is needed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zse.kernels.layout import ACTIVATION_GROUP
+from zse.kernels.turned.variants import GATES, GATES_GROUPS, gates_variant, round_variant
+from zse.units import align_up
+
+if TYPE_CHECKING:
+    from zse.kernels.launcher import Launcher
+    from zse.kernels.layout import Turned
+    from zse.kernels.variant import Variant
+
+GATES_TOKENS = 128
+"""Tokens of a tile."""
+_ALIGNMENT = 256
+
+
+def takes_gates(width: int, target: str) -> bool:
+    """Whether gates of so many columns can leave their product turned, on an architecture."""
+    is_whole = width % ACTIVATION_GROUP == 0
+    return target in GATES.targets and is_whole and width // ACTIVATION_GROUP <= GATES_GROUPS
+
+
+def gates_bytes(rows: int, width: int) -> int:
+    """Return the bytes of what ``turned_gates`` leaves for ``round_gates``."""
+    return align_up(rows * width * 2, _ALIGNMENT) + rows * (width // ACTIVATION_GROUP) * 4
+
+
+def turned_gates(
+    launcher: Launcher,
+    inputs: Turned,
+    weights: Turned,
+    address: int,
+    *,
+    tuned: Variant | None = None,
+) -> None:
+    """Leave silu(gate) * up of a joined matrix [2 * width, K], turned, for ``round_gates``.
+
+    Args:
+        inputs: Activations [T, K].
+        weights: The matrix, rows of gates, then rows of ups: what ``turn_matrix`` wrote.
+        address: Where ``gates_bytes`` are.
+        tuned: Another compiled form to use, when forms are compared.
+    """
+    width = weights.rows // 2
+    groups = width // ACTIVATION_GROUP
+    programs = -(-inputs.rows // GATES_TOKENS) * groups
+    launcher.launch(
+        tuned or gates_variant(),
+        (min(programs, launcher.device.multiprocessors), 1, 1),
+        inputs.codes,
+        inputs.scales,
+        weights.codes,
+        weights.scales,
+        address,
+        _maxima(address, inputs.rows, width),
+        inputs.rows,
+        groups,
+        weights.columns // ACTIVATION_GROUP,
+    )
+
+
+def round_gates(
+    launcher: Launcher, address: int, output: Turned, *, tuned: Variant | None = None
+) -> None:
+    """Round what ``turned_gates`` left at an address; it may lie where that one's inputs were."""
+    form = tuned or round_variant()
+    columns = int(dict(form.constants)["COLUMNS"])
+    launcher.launch(
+        form,
+        (output.rows, -(-output.columns // columns), 1),
+        address,
+        _maxima(address, output.rows, output.columns),
+        output.codes,
+        output.scales,
+        output.columns,
+    )
+
+
+def _maxima(address: int, rows: int, width: int) -> int:
+    """Return the address of float32 [rows, width / 128]."""
+    return address + align_up(rows * width * 2, _ALIGNMENT)
