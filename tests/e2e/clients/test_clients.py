@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PROGRAMS = sorted(path.name for path in (HERE / "programs").glob("use_*.py"))
 ADMIN_KEY = "zse-an-admin-key-that-only-this-test-knows-0000"
-ROUTES_LEFT_OUT = ("/api/models/unload",)
+ROUTES_LEFT_OUT = ("/api/models/unload", "/sleep")
 """What takes the model away that the other routes are asked with."""
 TINY = ("-m", "zse.serve", "tiny", "--device", "cpu", "--port", "0")
 CHECKS = (

@@ -82,3 +82,8 @@ def test_the_document_is_the_same_when_it_is_asked_for_again(call, document):
     assert call("GET", "/openapi.json").json() == document
     assert call("GET", "/docs").status_code == 200
     assert call("GET", "/version").json()["model"] == "scripted"
+
+
+def test_a_conversation_is_taken_along_in_each_of_the_forms_that_are_described(document):
+    exported = document["paths"]["/api/chat/conversations/{conversation}/export"]["get"]
+    assert set(exported["responses"]["200"]["content"]) == {"application/json", "text/markdown"}

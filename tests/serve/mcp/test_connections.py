@@ -18,7 +18,7 @@ from zse.serve.mcp.servers import McpServer
 from zse.tools.registry import ToolLimits, ToolRegistry
 
 SCRIPT = str(Path(mcp_stranger.__file__))
-PATIENCE = Patience(call_seconds=1.5, connect_seconds=15, look_seconds=30, first_pause_seconds=0.05)
+PATIENCE = Patience(call_seconds=4, connect_seconds=15, look_seconds=30, first_pause_seconds=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def registry():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     far = subprocess.Popen([sys.executable, SCRIPT, str(port)], stderr=subprocess.DEVNULL)
-    registry = ToolRegistry([], ToolLimits(timeout_seconds=5))
+    registry = ToolRegistry([], ToolLimits(timeout_seconds=15))
     connections = Connections(
         [
             McpServer(name="it", command=(sys.executable, SCRIPT)),
@@ -117,6 +117,6 @@ def test_a_server_that_hangs_is_given_up_in_time_and_started_again(registry):
     before = pid_when_back(registry)
     result = registry.execute("it_hang", {})
     assert result.is_error
-    assert "within 1.5 s" in result.output
-    assert result.seconds < 4
+    assert "within 4 s" in result.output
+    assert result.seconds < 12
     assert pid_when_back(registry) != before

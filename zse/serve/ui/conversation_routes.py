@@ -151,7 +151,12 @@ async def stop_answer(request: Request, conversation: str, message: str) -> Mess
     return MessageShown(**_of_message(await _message(request, conversation, message)))
 
 
-@router.get("/{conversation}/export", summary="Take a conversation along.")
+@router.get(
+    "/{conversation}/export",
+    summary="Take a conversation along.",
+    response_class=Response,
+    responses={200: {"content": {"application/json": {}, "text/markdown": {}}}},
+)
 async def export_conversation(
     request: Request,
     conversation: str,
