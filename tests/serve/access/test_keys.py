@@ -24,7 +24,15 @@ def test_a_name_that_a_log_or_a_shell_could_misread_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "facts", [{"scope": "root"}, {"rate_limit": -1}, {"priority": 101}, {"weight": 0}]
+    "facts",
+    [
+        {"scope": "root"},
+        {"rate_limit": -1},
+        {"priority": 101},
+        {"weight": 0},
+        {"expires": -1},
+        {"expires": 10**12},  # no calendar of Python's has that year: `api-key list` would crash
+    ],
 )
 def test_a_fact_out_of_range_is_refused(facts):
     with pytest.raises(UsageError):

@@ -139,3 +139,9 @@ def test_without_what_reads_a_kind_the_extra_is_named(rag, check_error, monkeypa
     monkeypatch.setattr(documents, "read_document", missing)
     response = rag("POST", f"{DOCS}/upload", files={"file": ("a.pdf", b"%PDF-1.4")})
     assert "extra 'rag'" in check_error(response, 400, param="file")
+
+
+@pytest.mark.parametrize("offset", [-1, 2**31 + 1, 2**64, 10**40])
+def test_a_list_begins_no_further_than_any_list_is_long(rag, check_error, offset):
+    check_error(rag("GET", f"{DOCS}?offset={offset}"), 400, param="offset")
+    assert rag("GET", f"{DOCS}?offset={2**31}").json()["documents"] == []

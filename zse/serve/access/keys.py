@@ -22,6 +22,8 @@ PREFIX = "zse-"
 _RANDOM_BYTES = 32
 MAX_WEIGHT = 1000
 MAX_LIMIT = 10**12
+LAST_MOMENT = 253_402_300_799
+"""The last second of the year 9999, in Unix seconds: no calendar of Python's says a later one."""
 _SECRET = re.compile(rb"[!-~]{8,256}")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z"
 _Limit = Annotated[int, Meta(ge=0, le=MAX_LIMIT)]
@@ -37,7 +39,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     scope: Scope = "inference"
     created: int = 0
     """Unix seconds."""
-    expires: int | None = None
+    expires: Annotated[int, Meta(ge=0, le=LAST_MOMENT)] | None = None
     """Unix seconds; None never."""
     enabled: bool = True
     rate_limit: _Limit = 0

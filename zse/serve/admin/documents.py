@@ -40,6 +40,7 @@ LOG = logging.getLogger("zse.serve")
 
 MAX_NAME = 200
 MAX_METADATA = 16
+MAX_OFFSET = 1 << 31
 _Name = Annotated[str, Field(max_length=MAX_NAME)]
 _Id = Annotated[str, Field(max_length=64)]
 _Model = Annotated[str, Field(max_length=512)]
@@ -196,7 +197,7 @@ async def upload_document(request: Request) -> DocumentInfo:
 async def list_documents(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
 ) -> AllDocuments:
     library = await library_of(request)
     rows = await asyncio.to_thread(library.newest, limit=limit, offset=offset)

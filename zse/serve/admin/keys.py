@@ -14,7 +14,7 @@ from pydantic import Field
 from zse.errors import RefusedError
 from zse.serve.access.caller import Scope
 from zse.serve.access.key_file import KeyFile, no_such_key
-from zse.serve.access.keys import MAX_LIMIT, MAX_WEIGHT, ApiKey, KeyTable, make_key
+from zse.serve.access.keys import LAST_MOMENT, MAX_LIMIT, MAX_WEIGHT, ApiKey, KeyTable, make_key
 from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import AskedShape, Shape
@@ -40,7 +40,7 @@ class KeyAsked(AskedShape):
     """Requests in any minute; 0 as many as come."""
     tokens_per_minute: int = Field(0, ge=0, le=MAX_LIMIT)
     """Read and written; 0 as many as come."""
-    expires: int | None = Field(None, ge=0)
+    expires: int | None = Field(None, ge=0, le=LAST_MOMENT)
     """Unix seconds; null never."""
     priority: int = Field(0, ge=-100, le=100)
     weight: int = Field(1, ge=1, le=MAX_WEIGHT)
