@@ -32,7 +32,7 @@ def clock():
 @pytest.fixture
 def budget(clock):
     """A device that takes 10 ms for answers, and 10 us for each token of a prompt."""
-    budget = PromptBudget(8192, now=clock)
+    budget = PromptBudget(8192, 2048, now=clock)
     budget.note(1, 0, 0.010)
     budget.note(0, 4000, 0.040)
     return budget
@@ -70,7 +70,7 @@ def test_there_is_none_where_answers_alone_are_computed_or_nothing_is_known(budg
     patience = patience_after(budget, clock, [0.0])
     budget.submitted(ANSWERS, clock.at)
     assert patience.seconds_for(ANSWERS) == 0
-    unknown = PromptBudget(8192, now=clock)
+    unknown = PromptBudget(8192, 2048, now=clock)
     unknown.submitted(PROMPT, clock.at)
     assert Patience(unknown).seconds_for(PROMPT) < 0
 

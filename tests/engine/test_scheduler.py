@@ -199,3 +199,22 @@ def test_waiting_outweighs_priority_after_the_aging_steps():
 def test_of_two_equal_arrivals_the_first_goes_first():
     ranks = [rank_of(priority=0, arrival=i, step=3, aging_steps=10) for i in range(3)]
     assert ranks == sorted(ranks, reverse=True)
+
+
+@pytest.mark.parametrize(("more", "pieces"), [(64, [319]), (65, [255, 65])])
+def test_the_last_few_tokens_of_a_prompt_are_no_step_of_their_own(make_scheduler, more, pieces):
+    scheduler = make_scheduler(num_blocks=200, max_batch_tokens=4096)
+    scheduler.add(make_sequence(4))
+    run_step(scheduler)
+    scheduler.add(make_sequence(255 + more, arrival=1, first_token=9))
+    found = [{who: n for who, _, n in run_step(scheduler)}[1] for _ in pieces]
+    assert found == pieces
+
+
+def test_a_crowd_that_comes_while_one_answers_is_read_in_long_pieces(make_scheduler):
+    scheduler = make_scheduler(num_blocks=400, max_batch_tokens=4096, max_sequences=9)
+    scheduler.add(make_sequence(4))
+    run_step(scheduler)
+    for arrival in range(1, 4):
+        scheduler.add(make_sequence(100, arrival=arrival, first_token=100 * arrival))
+    assert sum(n for who, _, n in run_step(scheduler) if who) == 255 + 45  # the last ends here, too

@@ -42,6 +42,8 @@ class Room:
     num_tokens: int
     num_read: int
     """Tokens that may be asked about though their successors are known."""
+    num_more: int = 0
+    """Tokens beyond the others that may be taken where they are the last ones of a prompt."""
 
     def add(self, sequence: Sequence, chunks: list[ScheduledChunk]) -> None:
         """Add the next chunk of a prompt; none where it may ask about no token.
@@ -50,7 +52,9 @@ class Room:
         """
         assert sequence.table is not None
         start, num_read = sequence.num_computed, 0
-        num_tokens = min(sequence.num_remaining, self.num_tokens)
+        num_tokens = sequence.num_remaining
+        if num_tokens > self.num_tokens + self.num_more:
+            num_tokens = self.num_tokens
         kept = self.cache.next_checkpoint(sequence.table, start, len(sequence.token_ids))
         if kept:
             num_tokens = min(num_tokens, kept - start)
@@ -68,5 +72,5 @@ class Room:
         chunks.append(
             ScheduledChunk(sequence, start, num_tokens, kind, num_wanted, num_read, saved_to)
         )
-        self.num_tokens -= num_tokens
+        self.num_tokens = max(0, self.num_tokens - num_tokens)
         self.num_read -= num_read

@@ -19,7 +19,7 @@ from zse.engine.admission import check_request, resolve_max_tokens
 from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
 from zse.engine.ring import pipeline_of
-from zse.engine.scheduler import Scheduler, rank_of
+from zse.engine.scheduler import MOST_BESIDE, Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
 from zse.engine.stats import EngineStats, SpeculationCounts
 from zse.errors import DeviceError, InvalidParameterError, UsageError
@@ -80,6 +80,7 @@ class EngineCore:
             self.cache,
             max_batch_tokens=self.options.max_batch_tokens,
             max_sequences=self.options.max_sequences,
+            well_at_once=getattr(runner, "tokens_beside", MOST_BESIDE),
         )
         self._computes_all_alone = options.device.deterministic
         self._aging_steps = aging_steps

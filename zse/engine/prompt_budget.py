@@ -1,7 +1,9 @@
 """How many tokens of prompts a step takes beside answers, by what steps were seen to take.
 
-Who waits for his next token waits for the whole step, so a piece of a prompt beside answers is cut
-to a time, not to a number of tokens. Nothing is assumed of the device: what a step without prompts
+Who waits for his next token waits for the whole step, so a piece of a prompt beside answers is cut.
+It is long where many wait for a first token, and half as long where few do: answers then go on at
+nearly one pace, as most steps have such a piece, instead of standing still now and then. Where the
+device reads more within a time that nobody sees, it may be longer. What a step without prompts
 takes, and what a token of a prompt adds to it, are measured. Where nobody waits for a next token,
 steps are as large as the budget of tokens says: prompts are read fastest then.
 """
@@ -20,11 +22,13 @@ STRETCH = 2.2
 """Times what a step without prompts takes that one with a piece of a prompt may take."""
 LEAST_SECONDS = 0.016
 """What it may take in any case: nobody sees it, and smaller pieces would make prompts slow."""
-LEAST_TOKENS = 1024
-"""Tokens of prompts in a step in any case: large GPUs read so many at nearly their full speed, and
-smaller pieces make first tokens of a crowd wait longer than they make answers smoother."""
+CROWD_STEPS = 4
+"""Long pieces that prompts must be worth to count as a crowd, where more answers wait than prompts:
+what one request brings is read in short ones."""
 ROUNDED_TO = 64
 """A piece is a multiple of this, as tiles of queries are."""
+_FEWEST_TOKENS = 256
+"""Of prompts in a step that tells what a token takes: fewer take what a step takes in any case."""
 _NEWEST_WEIGHS = 0.25
 _MOST_GROWTH = 1.5
 """Times what was believed that a step counts as at most: who was interrupted tells nothing."""
@@ -35,11 +39,18 @@ class PromptBudget:
 
     Args:
         most_tokens: Of any step.
+        well_at_once: Rows that the device computes well at once: more are hardly quicker.
         now: Seconds of a clock.
     """
 
-    def __init__(self, most_tokens: int, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        most_tokens: int,
+        well_at_once: int,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._most_tokens = most_tokens
+        self._well_at_once = min(well_at_once, most_tokens)
         self.now = now
         self._submitted: dict[int, float] = {}
         """When the steps in flight were handed over, by the identity of their chunks."""
@@ -73,7 +84,7 @@ class PromptBudget:
         if not num_tokens:
             bucket = (num_rows - 1).bit_length()
             self._plain[bucket] = _mixed(self._plain.get(bucket, 0.0), seconds)
-        elif num_tokens >= LEAST_TOKENS:
+        elif num_tokens >= min(_FEWEST_TOKENS, self._well_at_once):
             added = seconds - (self._plain_seconds(num_rows) if num_rows else 0.0)
             self._token_seconds = _mixed(self._token_seconds, max(added, 0.0) / num_tokens)
 
@@ -90,16 +101,26 @@ class PromptBudget:
         plain = self._plain_seconds(num_rows) if num_rows else 0.0
         return began + plain + num_tokens * self._token_seconds
 
-    def tokens_beside(self, num_rows: int) -> int:
-        """Return how many tokens of prompts may be computed beside rows of answers."""
+    def tokens_beside(self, num_rows: int, num_prompts: int, prompt_tokens: int) -> int:
+        """Return how many tokens of prompts may be computed beside rows of answers.
+
+        Args:
+            num_rows: Of answers.
+            num_prompts: Who wait for their first token.
+            prompt_tokens: That are to be computed for these.
+        """
         if not num_rows:
             return self._most_tokens
-        if not self._token_seconds:
-            return min(self._most_tokens, LEAST_TOKENS)
+        long = self._well_at_once
+        is_crowd = num_prompts >= num_rows or prompt_tokens >= CROWD_STEPS * long
+        # Together with the rows beside it a piece fills tiles: one row more is a whole tile more.
+        piece = max((long if is_crowd else long // 2) - num_rows, long // 4)
         plain = self._plain_seconds(num_rows)
-        allowed = max(plain * STRETCH, LEAST_SECONDS) - plain
-        tokens = int(allowed / self._token_seconds) // ROUNDED_TO * ROUNDED_TO
-        return min(self._most_tokens, max(LEAST_TOKENS, tokens))
+        if self._token_seconds:
+            allowed = max(plain * STRETCH, LEAST_SECONDS) - plain
+            unseen = int(allowed / self._token_seconds) // ROUNDED_TO * ROUNDED_TO
+            piece = max(piece, unseen)
+        return min(self._most_tokens, max(piece, 1))
 
     def _plain_seconds(self, num_rows: int) -> float:
         """Return what so many rows take alone: as measured, or what the nearest number did."""

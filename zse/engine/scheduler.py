@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from zse.engine.sequence import Sequence
     from zse.kv.cache import KVCache
 
+LAST_TOKENS = 64
+"""Of a prompt that are taken with the piece before them: a step of their own takes longer."""
 MOST_BESIDE = 256
 """Tokens of a step that others are in flight beside: a prompt is in pieces, which stages share."""
 
@@ -59,13 +61,21 @@ class Scheduler:
     Args:
         max_batch_tokens: Token budget of a step.
         max_sequences: Most sequences that run at once, at most the budget.
+        well_at_once: Rows that the device computes well at once.
     """
 
-    def __init__(self, cache: KVCache, *, max_batch_tokens: int, max_sequences: int) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        *,
+        max_batch_tokens: int,
+        max_sequences: int,
+        well_at_once: int = MOST_BESIDE,
+    ) -> None:
         self._cache = cache
         self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
-        self.prompt_budget = PromptBudget(max_batch_tokens)
+        self.prompt_budget = PromptBudget(max_batch_tokens, well_at_once)
         """Told of each step, it says how much of prompts the next one takes beside answers."""
         num_slots = min(max_sequences, max_batch_tokens)
         self._holding = Holding(cache, num_slots)
@@ -205,21 +215,35 @@ class Scheduler:
         Without ``most_tokens`` prompts take no more than what keeps the answers of the step waiting
         for as long as ``prompt_budget`` allows.
         """
-        beside = self.prompt_budget.tokens_beside(len(chunks))
+        prompts = [sequence for sequence in self.running if sequence.num_remaining > 1]
+        beside = self._tokens_beside(len(chunks), prompts)
         num_drafts = self._add_drafts(chunks)
         most = self._max_batch_tokens if most_tokens is None else most_tokens
-        budget = max(0, most - sum([chunk.num_tokens for chunk in chunks]))
+        left = budget = max(0, most - sum([chunk.num_tokens for chunk in chunks]))
         if most_tokens is None:
             budget = min(budget, beside)
-        room = Room(cache=self._cache, num_tokens=budget, num_read=MAX_DRAFTS - num_drafts)
-        for sequence in self.running:
-            if room.num_tokens and sequence.num_remaining > 1:
+        room = Room(
+            cache=self._cache,
+            num_tokens=budget,
+            num_read=MAX_DRAFTS - num_drafts,
+            num_more=min(LAST_TOKENS, left - budget),
+        )
+        for sequence in prompts:
+            if room.num_tokens:
                 room.add(sequence, chunks)
         while room.num_tokens and (admitted := self._admit_next()) is not None:
             room.add(admitted, chunks)
         if self._cache.has_windows:
             self._cover(chunks)
         return chunks
+
+    def _tokens_beside(self, num_rows: int, prompts: list[Sequence]) -> int:
+        """Return how many tokens of prompts a step takes beside rows of answers."""
+        if not prompts and not self.waiting:
+            return self._max_batch_tokens
+        waiting = [*prompts, *self.waiting] if self._has_slot else prompts
+        tokens = sum([sequence.num_remaining for sequence in waiting])
+        return self.prompt_budget.tokens_beside(num_rows, len(waiting), tokens)
 
     def _cover(self, chunks: list[ScheduledChunk]) -> None:
         """Have blocks for what layers with a window keep of the step; they are always there."""

@@ -96,7 +96,7 @@ class ModelRunner(RunnerBlocks):
 
     @property
     def tokens_beside(self) -> int:
-        """Tokens of a step at most that others are in flight beside."""
+        """Tokens of a step at most that others are in flight beside, or answers: read well."""
         return _GPU_TOKENS_BESIDE if runs_on_gpu(self.device.name) else _CPU_TOKENS_BESIDE
 
     @property
