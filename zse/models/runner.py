@@ -88,6 +88,8 @@ class ModelRunner(RunnerBlocks):
         self._backend = backend
         self._forward = forward_of(self._computed)
         self._lock = threading.Lock()
+        self._is_asked = False
+        """Whether a step was ever asked for, also of one that waits for the lock."""
 
     @property
     def steps_in_flight(self) -> int:
@@ -136,8 +138,8 @@ class ModelRunner(RunnerBlocks):
         backend, has_more = self._backend, True
         if not isinstance(backend, Settles):
             return
-        while has_more:
-            with self._lock:  # a step that was asked for comes in between
+        while has_more and not self._is_asked:
+            with self._lock:  # a step that is asked for waits for no more than this
                 has_more = backend.prepare_more()
         backend.settle()
 
@@ -159,6 +161,7 @@ class ModelRunner(RunnerBlocks):
         """
         if not batch.chunks:
             return FinishedStep(answers=[])
+        self._is_asked = True
         with self._lock:
             if self._crew is not None:
                 batch = self._crew.submit(batch)

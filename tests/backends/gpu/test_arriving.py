@@ -279,6 +279,37 @@ def test_preparations_leave_off_when_a_step_is_asked_for(path, expected):
     opened.runner.close()
 
 
+def test_who_asks_for_a_step_waits_for_no_more_than_one_preparation(path, expected):
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    runner, done = opened.runner, []
+    prepare = runner._backend.rest_of_start.prepare
+
+    def one():
+        done.append(prepare())
+        if len(done) == 2:
+            opened.begin(PROMPT)
+            wait_until(lambda: runner._is_asked)
+        return done[-1]
+
+    runner._backend.rest_of_start.prepare = one
+    settling = threading.Thread(target=runner.settle)
+    settling.start()
+    wait_until(lambda: len(done) == 2 and runner._backend._is_asked)
+    source.let_through(len(source.groups))
+    assert opened.end() == "answered"
+    settling.join(WAIT_SECONDS)
+    assert opened.launcher.reads == expected
+    assert done == [True, True]  # of many more
+    runner.close()
+
+
+def wait_until(is_true):
+    end = time.monotonic() + WAIT_SECONDS
+    while not is_true() and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 def test_facts_of_matrices_are_found_as_these_arrive(monkeypatch):
     found: list[int] = []
     monkeypatch.setattr(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -78,7 +79,9 @@ def test_penalties_count_the_token_that_only_the_device_knows(runner, path):
 def test_a_prompt_that_was_prepared_loads_no_code_when_it_comes(runner):
     backend = runner._backend
     loaded = backend._launcher._loaded
-    backend.prepare_prompt(runner._forward, len(PROMPT))
+    held = [len(loaded) for _ in backend.prepare_prompt(runner._forward, len(PROMPT))]
+    assert all(after - before <= 1 for before, after in itertools.pairwise(held))  # one by one
+    assert held[-1] > held[0]
     before = set(loaded)
     random = SamplingRow(temperature=1.0, step=0)
     runner.execute(StepBatch(chunks=[chunk(PROMPT, 0)], sampling=[[random]]))

@@ -29,7 +29,7 @@ def test_kernels_of_prompts_are_loaded_until_the_weights_have_arrived(looks, mos
             return self.looked > looks
 
     prepared = []
-    backend = SimpleNamespace(prepare_prompt=lambda _, rows: prepared.append(rows))
+    backend = SimpleNamespace(prepare_prompt=lambda _, rows: iter([prepared.append(rows)]))
     load = SimpleNamespace(
         options=load_options(max_batch_tokens=most),
         forward=None,
@@ -54,7 +54,7 @@ def test_what_a_prompt_needs_comes_first_and_a_capture_only_while_weights_are_aw
 ):
     done = []
     backend = SimpleNamespace(
-        prepare_prompt=lambda _, rows: done.append(rows),
+        prepare_prompt=lambda _, rows: iter([done.append(rows)]),
         warm=lambda _: done.append("captured"),
         begins_with_capture=captures_first,
     )

@@ -49,13 +49,19 @@ class RestOfStart:
         self._preparations = preparations
         self._phases = phases
         self._told = told
+        self._warming = contextlib.ExitStack()
+        self._has_begun = False
 
     def prepare(self) -> bool:
         """Do a little of it; return whether there was anything."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._warming.enter_context(self._phases("warm-up"))
         return next(self._preparations, self) is not self
 
     def settle(self, passes: Passes) -> None:
         """Wait for the weights; raises as ``Passes.settle``."""
+        self._warming.close()
         with self._phases("weights-to-gpu"):
             report = passes.settle()
         if report is not None:

@@ -32,7 +32,7 @@ from zse.errors import DeviceError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
@@ -260,10 +260,13 @@ class GPUBackend(PooledBlocks, GPUOperations):
         if self._passes.is_arriving:
             self._passes.close()
 
-    def prepare_prompt(self, forward: Forward, rows: int) -> None:
-        """Load the kernels that a first prompt of about so many tokens goes through."""
+    def prepare_prompt(self, forward: Forward, rows: int) -> Iterator[None]:
+        """Load the kernels that a first prompt of about so many tokens goes through, one by one.
+
+        All is done by the thread that begins.
+        """
         self._gpu.make_current()
-        self._maker.rehearse_prompt(rows, partial(forward, self), self.choose)
+        yield from self._maker.rehearse_prompt(rows, partial(forward, self), self.choose)
 
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         """Send the inputs of one pass, whose operations are then launched one by one."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from zse.backends.types import StepKind
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Block, GraphExec, Grid
@@ -69,9 +71,13 @@ class Rehearsal:
     def prepare(self, *variants: Variant) -> None:
         """Do nothing: what is launched is prepared before."""
 
+    def variants(self) -> Iterable[Variant]:
+        """Return the kernels that it was asked for, each once, in the order of need."""
+        return {variant.key: variant for variant, _, _ in self._launches}.values()
+
     def prepare_on(self, launcher: Launcher) -> None:
         """Load the code of all kernels that it was asked for."""
-        launcher.prepare(*(variant for variant, _, _ in self._launches))
+        launcher.prepare(*self.variants())
 
     def repeat_on(self, launcher: Launcher, part: slice = slice(None)) -> None:
         """Launch it all, or a part of it."""

@@ -156,8 +156,7 @@ def build_backend(
     backend = GPUBackend(arrival.gpu, stream, launcher, model, memory)
     preparations = prepare(backend, arrival, load)
     if passes.is_arriving:
-        with phases("warm-up"):
-            next(preparations, None)
+        # What a first request needs is prepared when it may come already: it knows best what.
         backend.rest_of_start = RestOfStart(preparations, phases, told=_tell_of)
         return backend
     with phases("warm-up"):
@@ -196,8 +195,7 @@ def prepare(
     most = load.options.batch.max_batch_tokens
     if is_text and not backend.begins_with_capture:
         if most >= PROMPT_ROWS[0]:
-            backend.prepare_prompt(load.forward, PROMPT_ROWS[0])
-            yield
+            yield from backend.prepare_prompt(load.forward, PROMPT_ROWS[0])
         is_text = not arrival.has_arrived
     if is_text:
         backend.warm(load.forward)
@@ -206,8 +204,7 @@ def prepare(
         if arrival.has_arrived:
             return
         if rows <= most:
-            backend.prepare_prompt(load.forward, rows)
-            yield
+            yield from backend.prepare_prompt(load.forward, rows)
 
 
 def _share_out(

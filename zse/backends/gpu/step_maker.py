@@ -22,7 +22,7 @@ from zse.kernels.attention.context import aligned_blocks
 from zse.kernels.lm_head_sample.arrays import SamplingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
     from zse.backends.gpu.model import DeviceModel
@@ -135,8 +135,11 @@ class StepMaker:
 
     def rehearse_prompt(
         self, rows: int, work: Callable[[Step], object], choose: Callable[[Step], object]
-    ) -> None:
-        """Load the code that a first prompt of about so many tokens goes through."""
+    ) -> Iterator[None]:
+        """Load the code that a first prompt of about so many tokens goes through.
+
+        Each next item loads a kernel: whoever waits for the device meanwhile waits for one.
+        """
         is_single = self.limits.all_single
         tiled_rows = 0 if is_single else rows
         context_blocks = self._lines_of(tiled_rows)
@@ -155,9 +158,9 @@ class StepMaker:
             wanted=int(not self._model.spec.is_encoder),
         )
         step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
-        self._rehearsed(step, work)
+        yield from self._loading(step, work)
         for sampling in FIRST_SAMPLINGS[: shape.wanted * len(FIRST_SAMPLINGS)]:
-            self._rehearsed(replace(step, sampling=sampling), choose)
+            yield from self._loading(replace(step, sampling=sampling), choose)
 
     def _lines_of(self, rows: int) -> int:
         """Return the blocks that are copied to lines for one new prompt of so many tokens."""
@@ -171,10 +174,20 @@ class StepMaker:
 
     def _rehearsed(self, step: Step, work: Callable[[Step], object]) -> Rehearsal:
         """Return what some work launches for a step, when the code of all of it is loaded."""
+        rehearsal = self._remembered(step, work)
+        rehearsal.prepare_on(self._launcher)
+        return rehearsal
+
+    def _loading(self, step: Step, work: Callable[[Step], object]) -> Iterator[None]:
+        """Load the code of what some work launches for a step, a kernel at a time."""
+        for variant in self._remembered(step, work).variants():
+            self._launcher.prepare(variant)
+            yield
+
+    def _remembered(self, step: Step, work: Callable[[Step], object]) -> Rehearsal:
         rehearsal = Rehearsal(self._launcher.device)
         with self._model.passes.rehearsing(rehearsal):
             work(replace(step, launcher=rehearsal))
-        rehearsal.prepare_on(self._launcher)
         return rehearsal
 
     def _step(
