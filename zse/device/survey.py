@@ -60,6 +60,11 @@ def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
     return CudaSurvey(driver_version=version, gpus=gpus, problem=problem, links=links)
 
 
+def total_bytes(ordinal: int, driver: Driver | None = None) -> int:
+    """Return the memory of a GPU, used or not, without opening it."""
+    return read_info(driver or Driver(), ordinal).total_bytes
+
+
 def _look_at(driver: Driver, ordinal: int) -> GpuState:
     try:
         with Gpu.open(ordinal, driver=driver) as gpu:

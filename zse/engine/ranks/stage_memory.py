@@ -17,11 +17,9 @@ _RESERVED_BYTES = 1 << 30
 
 def total_bytes_of(ordinals: Sequence[int]) -> dict[int, int]:
     """Return the memory of some GPUs; nothing is opened for it."""
-    from zse.device.cuda.info import read_info
-    from zse.device.cuda.library import Driver
+    from zse.device.survey import total_bytes
 
-    driver = Driver()
-    return {ordinal: read_info(driver, ordinal).total_bytes for ordinal in ordinals}
+    return {ordinal: total_bytes(ordinal) for ordinal in ordinals}
 
 
 def free_bytes_of(ordinals: Sequence[int]) -> dict[int, int]:
