@@ -31,7 +31,7 @@ from zse.stream.loader import begin_areas, begin_load, plan_load
 from zse.stream.native import NativeLoad
 from zse.stream.options import LoaderOptions, LoadReport
 from zse.stream.placement import WholeFile
-from zse.stream.plan import Chunk, GroupReads, ReadPlan
+from zse.stream.plan import CHUNK_BYTES, Chunk, GroupReads, ReadPlan
 from zse.stream.source import DirectMode, LocalSource
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_the_next_load_finds_the_buffers_of_the_last_one(
         assert keeping.bytes_of(address) == region_of(path)
         held.append((keeping.ask("live"), keeping.ask("pinned")))
     assert held[0] == held[1] == held[2]  # nothing was made by the second and third
-    assert held[0][1] == 2 * (2 << 20)
+    assert held[0][1] == 2 * CHUNK_BYTES
 
 
 def test_buffers_take_the_memory_that_was_made_for_them(
@@ -242,9 +242,9 @@ def test_who_waits_for_a_load_need_not_wait_for_its_buffers(
 
 
 def test_no_more_is_kept_than_there_is_room_for(keeping: LateGpu, make_file: MakeFile) -> None:
-    path = make_file([1536] * 3)
-    for mebibytes in (2, 6):  # longer buffers take the place of shorter ones
-        options = LoaderOptions(threads=4, chunk_bytes=mebibytes << 20)
+    path = make_file([3072] * 2)
+    for mebibytes in (2, 12):  # longer buffers take the place of shorter ones
+        options = LoaderOptions(threads=2, chunk_bytes=mebibytes << 20)
         running, source, address = begin(keeping, path, options)
         running.wait()
         source.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from zse.errors import UsageError
 from zse.format.errors import Misuse
 from zse.format.layout import PlannedFile, PlannedTensor, plan_layout
 from zse.format.schemes import Scheme
+from zse.stream.options import LEAST_CHUNK_BYTES, LOCAL_OPTIONS, spread
 from zse.stream.placement import WholeFile
 from zse.stream.plan import chunks_of, plan_reads
 
@@ -81,3 +83,13 @@ def test_an_unknown_group_is_an_error() -> None:
 def test_a_chunk_size_that_is_no_multiple_of_a_page_is_an_error(chunk_bytes: int) -> None:
     with pytest.raises(UsageError, match="multiple of 4096"):
         plan_reads(WholeFile(header_of([1])), chunk_bytes=chunk_bytes)
+
+
+@pytest.mark.parametrize("mebibytes", [0, 1, 40, 260, 5000])
+def test_every_thread_of_a_small_load_has_several_chunks(mebibytes: int) -> None:
+    options = spread(LOCAL_OPTIONS, mebibytes << 20)
+    assert options.chunk_bytes % 4096 == 0
+    assert LEAST_CHUNK_BYTES <= options.chunk_bytes <= LOCAL_OPTIONS.chunk_bytes
+    if options.chunk_bytes > LEAST_CHUNK_BYTES:
+        assert (mebibytes << 20) / options.chunk_bytes >= 5 * options.threads
+    assert replace(options, chunk_bytes=LOCAL_OPTIONS.chunk_bytes) == LOCAL_OPTIONS

@@ -16,6 +16,7 @@ from zse.device.loader.library import driver_of
 from zse.device.loader.structs import DRIVER_FUNCTIONS, Failure
 from zse.errors import LoadCancelledError, StoreError
 from zse.stream.options import LoadReport
+from zse.stream.plan import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +63,7 @@ class NativeLoad:
         self._num_threads = min(options.threads, len(plan.chunks))
         self._buffer_bytes = max(plan.largest_chunk_bytes, 1)
         if functions.kept:  # buffers of one size serve any load
-            self._buffer_bytes = max(self._buffer_bytes, options.chunk_bytes)
+            self._buffer_bytes = max(self._buffer_bytes, CHUNK_BYTES)
         self._ahead = source.hand_over() if source is not file else {}  # type: ignore[union-attr]
         self._lock = threading.Lock()
         self._looking = threading.Lock()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
+from zse.format.spec import PAGE
 from zse.records import record
 from zse.stream.plan import CHUNK_BYTES
+from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from zse.stream.source import ByteSource
+
+LEAST_CHUNK_BYTES = 2 << 20
+_TURNS_OF_A_THREAD = 6
 
 
 @record
@@ -38,6 +44,16 @@ class LoaderOptions:
 
 def options_for(source: ByteSource) -> LoaderOptions:
     return _OF_KIND.get(source.kind, LOCAL_OPTIONS)
+
+
+def spread(options: LoaderOptions, num_bytes: int) -> LoaderOptions:
+    """Return options for a load of so many bytes in which every thread has several chunks.
+
+    The threads of a small load end together then; the buffers of larger ones hold its chunks.
+    """
+    each = num_bytes // (options.threads * _TURNS_OF_A_THREAD)
+    chunk_bytes = max(LEAST_CHUNK_BYTES, align_up(each, PAGE))
+    return replace(options, chunk_bytes=min(options.chunk_bytes, chunk_bytes))
 
 
 LOCAL_OPTIONS = LoaderOptions()

@@ -21,6 +21,7 @@ from zse.errors import DeviceError, UsageError, ZSEError
 from zse.stream.ahead import AheadSource
 from zse.stream.loader import begin_areas, begin_load, plan_load
 from zse.stream.opening import source_of
+from zse.stream.options import options_for, spread
 from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions, StreamOptions
-    from zse.stream.options import LoadReport
+    from zse.stream.options import LoaderOptions, LoadReport
     from zse.stream.placement import Placement
     from zse.stream.plan import ReadPlan
     from zse.stream.source import ByteSource
@@ -66,6 +67,7 @@ class Arrival:
         allowed_bytes: int = 0,
         retained: Retained | None = None,
         areas: Areas | None = None,
+        options: LoaderOptions | None = None,
     ) -> None:
         length = placement.length_bytes
         free, _ = gpu.memory()
@@ -81,7 +83,7 @@ class Arrival:
         else:
             self.block = retained.backend.weights
         self._plan = plan
-        self._loading = begin_load(gpu, source, plan, self.block.address, areas=areas)
+        self._loading = begin_load(gpu, source, plan, self.block.address, options, areas=areas)
         self._waiting = threading.Lock()
         self._report: LoadReport | None = None
 
@@ -100,9 +102,10 @@ class Arrival:
             undo.callback(source.close)
             placement = WholeFile(reader.header.loaded())
             changed = retained.changed_groups(placement.header)
-            plan = plan_load(source, placement, groups=changed)
+            options = spread(options_for(source), retained.bytes_of(changed))
+            plan = plan_load(source, placement, options, groups=changed)
             with phases("gpu-memory"):
-                arrival = cls(gpu, source, placement, plan, retained=retained)
+                arrival = cls(gpu, source, placement, plan, retained=retained, options=options)
             undo.pop_all()
         return arrival
 

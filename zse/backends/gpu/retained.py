@@ -20,6 +20,7 @@ from zse.stream.opening import source_of
 from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from zse.backends.gpu.backend import GPUBackend
@@ -66,6 +67,10 @@ class Retained:
             for group in header.groups
             if not group.sha256.strip("0") or group.sha256 != here[group.name]
         ]
+
+    def bytes_of(self, groups: Collection[str]) -> int:
+        """Return how many bytes some groups are."""
+        return sum(one.length_bytes for one in self._header.groups if one.name in groups)
 
     def close(self) -> None:
         """Note that its model has ended all it did: another one may have it from now on."""
