@@ -216,7 +216,9 @@ class DecodeCase:
         layers = layers or max(1, min(400, COLD_BYTES // self.cache_bytes))
         self.cache = Cache(lengths, shape, layers, dtype=cache)
         most = window and window + decode_tile(shape.head_dim)
-        self.splits = splits or decode_splits(rows, shape.kv_heads, launcher.device, most)
+        self.splits = splits or decode_splits(
+            rows, shape.kv_heads, launcher.device, most, is_rounded=cache != "bf16"
+        )
         self.sinks = torch.randn(shape.num_heads, device=CUDA) if sinks else None
         self.parts = torch.randn(qkv_splits, rows, shape.qkv_columns, device=CUDA)
         self.bias = torch.randn(shape.qkv_columns, device=CUDA)

@@ -298,7 +298,8 @@ def softcaps_of(head_dim: int, cache: PagedCache) -> tuple[float, ...]:
 def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, cache: PagedCache) -> None:
     """Launch every decode attention of a head width with a cache of one type."""
     softcaps = softcaps_of(head_dim, cache)
-    for group, norm, quantized, softcap in product((8, 16), (0, 16), EITHER, softcaps):
+    each = product((8, 16), (0, 16), EITHER, softcaps, (1, 0))
+    for group, norm, quantized, softcap, splits in each:
         shape = HeadShape(num_heads=group, kv_heads=1, head_dim=head_dim)
         is_other = softcap and (norm or group == 16 or rotary_dim)
         if (group == 16 and head_dim != 128) or (head_dim == 512 and not norm) or is_other:
@@ -312,6 +313,7 @@ def attend(launcher: Recorder, head_dim: int, rotary_dim: int | None, cache: Pag
         attention_decode(
             launcher, inputs, shape, cache, TABLES, DecodeWorkspace(partials=0, counters=0),
             output(group * head_dim, quantized=quantized), rules=AttentionRules(softcap=softcap),
+            splits=splits,
         )  # fmt: skip
 
 

@@ -70,6 +70,12 @@ class Variant:
     num_stages: int = 1
     types: tuple[tuple[str, str], ...] = ()
     """Arguments whose type differs from the kernel's own, for example ("outputs", "*bf16")."""
+    targets: tuple[str, ...] = ()
+    """Architectures that it is for; empty: all that the kernel is written for."""
+
+    def suits(self, target: str) -> bool:
+        """Whether a pack of an architecture has it."""
+        return target in (self.targets or self.kernel.targets or (target,))
 
     @cached_property
     def key(self) -> str:
@@ -93,9 +99,10 @@ def variant(
     num_warps: int = 4,
     num_stages: int = 1,
     types: dict[str, str] | None = None,
+    targets: tuple[str, ...] = (),
     **constants: Constant,
 ) -> Variant:
-    """Return a variant; keyword arguments are its constants.
+    """Return a variant; other keyword arguments are its constants.
 
     Those that are alike are one: a step asks for hundreds, and a variant's key is made once.
     """
@@ -103,7 +110,7 @@ def variant(
     named = tuple(types.items()) if types else ()
     # 1, 1.0 and True are equal, and are written differently.
     kinds = tuple(map(type, constants.values()))
-    identity = (id(kernel), num_warps, num_stages, named, items, kinds)
+    identity = (id(kernel), num_warps, num_stages, named, targets, items, kinds)
     found = _MADE.get(identity)
     if found is None:
         found = _MADE[identity] = Variant(
@@ -112,6 +119,7 @@ def variant(
             num_warps=num_warps,
             num_stages=num_stages,
             types=named,
+            targets=targets,
         )
     return found
 

@@ -325,6 +325,8 @@ def test_splits_fill_the_device_and_no_more() -> None:
     assert decode_splits(1, 4, device, max_tokens=100) == 2
     assert decode_splits(32, 4, device) == 2
     assert decode_splits(256, 8, device) == 1
+    assert decode_splits(8, 4, device, is_rounded=True) == 2 * decode_splits(8, 4, device) == 16
+    assert decode_splits(1, 1, device, is_rounded=True) == 128
 
 
 def test_int8_output_needs_whole_groups_of_columns() -> None:

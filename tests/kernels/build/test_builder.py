@@ -170,7 +170,7 @@ def test_what_is_written_for_another_architecture_is_left_out_uncompiled(tmp_pat
         replace(PRODUCT, name="sample.odd", module="nowhere", targets=("sm_90",)), BLOCK=64
     )
     made = build(tmp_path, odd, target="sm_80")
-    assert made.skipped == {odd.key: "is written for sm_90"}
+    assert made.skipped == {odd.key: "is for sm_90"}
     assert KernelPack.open(made.data).missing([odd]) == ()
 
 

@@ -24,6 +24,7 @@ from zse.backends.gpu.scratch import (
     ScratchSizes,
     activation_bytes,
 )
+from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.operations import is_attention
 from zse.backends.single import all_single
 from zse.backends.states import states_of
@@ -94,6 +95,7 @@ class StepPlans:
         self._linears = linears
         self.facts = facts
         self._options = options
+        self._rounds_cache = options.cache.kv_dtype in NARROW_KV_DTYPES
         self.deterministic = options.device.deterministic
         """Whether the bits of a row may depend on nothing else in its step."""
         self.all_single = all_single(spec, options)
@@ -127,7 +129,9 @@ class StepPlans:
         if kind.window:  # which may begin and end within tiles
             most = min(most, kind.window + decode_tile(kind.shape.head_dim))
         rows = ANY_ROWS_ATTENTION if self.deterministic else rows
-        return decode_splits(rows, kind.shape.kv_heads, self.facts, most)
+        return decode_splits(
+            rows, kind.shape.kv_heads, self.facts, most, is_rounded=self._rounds_cache
+        )
 
     def plan(
         self, weight: LinearWeight, rows: int, *, quantized: bool, max_splits: int | None = None

@@ -90,7 +90,7 @@ def build_pack(
     roots = (*import_paths, _ROOT)
     finished = FinishedKernels(folder=cache_dir / "finished", versions=versions, roots=roots)
     with tempfile.TemporaryDirectory(prefix="zse-kernels-") as folder:
-        wanted = [one for one in variants if target.name in (one.kernel.targets or (target.name,))]
+        wanted = [one for one in variants if one.suits(target.name)]
         jobs = [_job(one, target, Path(folder) / str(i)) for i, one in enumerate(wanted)]
         results, found = _compile(
             jobs,
@@ -101,7 +101,7 @@ def build_pack(
         )
     kernels, skipped, failed = _sort_out(results, target)
     skipped |= {
-        one.key: f"is written for {', '.join(one.kernel.targets)}"
+        one.key: f"is for {', '.join(one.targets or one.kernel.targets)}"
         for one in variants
         if one not in wanted
     }
