@@ -1,8 +1,10 @@
 """A plan waits for requests that are on their way, as long as the device has enough to do."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
+from async_asking import collect, until
 
 from zse.engine.patience import SAFETY, SPARE_SECONDS, Patience
 from zse.engine.prompt_budget import PromptBudget
@@ -114,3 +116,19 @@ def test_a_device_that_computes_at_once_has_nothing_to_wait_for(engine):
     core.add_request(engine.request("a", [3, 4, 5, 6], max_tokens=3))
     assert core.step()
     assert core.patience_seconds == 0
+
+
+def test_the_engines_thread_takes_requests_in_while_it_has_time(ahead, make_engine):
+    engine = make_engine(ahead.Runner(num_blocks=64), max_batch_tokens=64)
+    engine._core._scheduler.prompt_budget.note(0, 2000, 200.0)  # a prompt of 4 takes 0.4 s
+
+    async def main():
+        first = asyncio.create_task(collect(engine, [3, 4, 5, 6]))
+        runner = engine._core.runner
+        await until(lambda: len(runner.batches) == 1 or first.done())
+        second = asyncio.create_task(collect(engine, [7, 8, 9, 10]))
+        return [len(await task) for task in (first, second)], runner.batches
+
+    numbers, batches = asyncio.run(main())
+    assert min(numbers) > 0
+    assert [len(batch.chunks) for batch in batches[:2]] == [1, 2]

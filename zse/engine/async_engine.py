@@ -9,6 +9,7 @@ produced comes back as ``StreamsInFlight`` has it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -326,6 +327,8 @@ class AsyncEngine:
             while not self._is_closed:
                 if not (self._core.has_work and self._commands.empty()):
                     self._run_commands()
+                if self._core.patience_seconds > 0:
+                    self._await_more()
                 self._streams.deliver(self._core.step())
         except LoadCancelledError:  # closed while a step waited for weights
             self._streams.fail_all(lambda: ShuttingDownError("the model was closed"))
@@ -340,17 +343,14 @@ class AsyncEngine:
         """Do what is asked; sleep until something is when the core has no work."""
         if not self._core.has_work:
             self._next_command()()
-        self._take_commands()
-        while (seconds := self._core.patience_seconds) > 0:
-            try:
-                self._commands.get(timeout=seconds)()
-            except queue.Empty:
-                return
-            self._take_commands()
-
-    def _take_commands(self) -> None:
         while not self._commands.empty():
             self._commands.get()()
+
+    def _await_more(self) -> None:
+        """Do what is asked until the next step must be planned, or there is enough for it."""
+        while (seconds := self._core.patience_seconds) > 0:
+            with contextlib.suppress(queue.Empty):
+                self._commands.get(timeout=seconds)()
 
     def _next_command(self) -> Callable[[], None]:
         """Wait for what is asked next; a core that nobody asks anything for a while rests."""
