@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,19 @@ def test_small_queries_keys_and_values_are_int8_beside_int4_that_nobody_cut(
 ) -> None:
     planned = Storage(**options).plan_tensor(make_source("attention", columns, rows))
     assert (planned.scheme, planned.group_size) == expected
+
+
+def test_every_eighth_layer_has_small_groups_instead() -> None:
+    source = make_source("attention", rows=320)
+    found = [
+        Storage().plan_tensor(replace(source, name=f"layers.{index}.qkv.weight"))
+        for index in range(24)
+    ]
+    narrow = [index for index, one in enumerate(found) if one.scheme is Scheme.INT4]
+    assert narrow == [7, 15, 23]
+    assert {found[index].group_size for index in narrow} == {64}
+    asked = Storage(attention="int8").plan_tensor(replace(source, name="layers.7.qkv.weight"))
+    assert asked.scheme is Scheme.INT8
 
 
 def test_chosen_int8_is_no_warning() -> None:

@@ -56,6 +56,12 @@ def peft_logits(model: Any, folder: Path, token_ids: list[int]) -> torch.Tensor:
             adapted.unload()
 
 
+def peft_merged(model: Any, folder: Path) -> Any:
+    """Return a model with an adapter merged into it; the model itself is changed."""
+    with _without_warnings():
+        return PeftModel.from_pretrained(model, folder).merge_and_unload()
+
+
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """PEFT reads what transformers is about to take away."""

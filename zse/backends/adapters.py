@@ -41,6 +41,9 @@ class LowRank:
     """[rank, columns of the matrix]."""
     up: PlainMatrix
     """[rows, rank]."""
+    members: int = 1
+    """Matrices of a stack, each with a pair of its own, where an adapter is merged: ``down`` has
+    the rows of one behind those of another, and they take turns in the columns of ``up``."""
 
     @property
     def rank(self) -> int:

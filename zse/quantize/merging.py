@@ -7,12 +7,14 @@ kept so takes none.
 from __future__ import annotations
 
 import hashlib
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from zse.errors import LoRAError
 from zse.format.as_torch import matrix_from
 from zse.models.lora.modules import places_in_files
 from zse.models.lora.read import read_adapter
+from zse.models.lora.stacks import stacks_in_files
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import LowRank
     from zse.models.spec import ModelSpec, WeightGroup
+    from zse.models.weights import WeightSpec
     from zse.quantize.checkpoint import Checkpoint
 
 _MOST_RANK = 4096
@@ -32,6 +35,8 @@ _MOST_RANK = 4096
 class _Part:
     """What is added to a tensor of the checkpoint, its rows in the order of the file."""
 
+    first_row: int
+    """Of the tensor's rows: an expert's among those of all."""
     scale: float
     down: torch.Tensor
     """float32 [rank, columns]."""
@@ -52,15 +57,15 @@ class Merging:
 
     def __init__(self, folders: Sequence[Path], spec: ModelSpec) -> None:
         self._parts: dict[str, list[_Part]] = {}
+        self._pieces: dict[str, list[tuple[str, int, int]]] = {}
         self._digest = hashlib.sha256()
-        places = places_in_files(spec)
-        names = {(one.weight.name, one.first_row): one.source.name for one in places.values()}
+        places, stacks = places_in_files(spec), stacks_in_files(spec)
+        weights = {weight.name: weight for weight in spec.weights()}
         for folder in folders:
-            adapter = read_adapter(folder, folder.name, places, max_rank=_MOST_RANK)
-            for weight, parts in adapter.parts.items():
+            adapter = read_adapter(folder, folder.name, places, max_rank=_MOST_RANK, stacks=stacks)
+            for name, parts in adapter.parts.items():
                 for part in parts:
-                    found = self._parts.setdefault(names[weight, part.first_row], [])
-                    found.append(self._part(part))
+                    self._add(weights[name], part)
 
     def to_json(self) -> dict[str, str]:
         """Return what a file's header says of them: one digest of all."""
@@ -83,17 +88,45 @@ class Merging:
 
     def merged(self, name: str, start: int, rows: torch.Tensor) -> torch.Tensor:
         """Return rows of a tensor from ``start`` on, in the file's order, with what is added."""
-        for part in self._parts.get(name, ()):
-            up = part.up[start : start + rows.shape[0]]
-            rows = rows.float() + part.scale * (up @ part.down)
+        if name not in self._parts:
+            return rows
+        rows, stop = rows.float().clone(), start + rows.shape[0]
+        for part in self._parts[name]:
+            first = max(start, part.first_row)
+            end = min(stop, part.first_row + part.up.shape[0])
+            if first < end:
+                up = part.up[first - part.first_row : end - part.first_row]
+                rows[first - start : end - start] += part.scale * (up @ part.down)
         return rows
 
-    def _part(self, part: LowRank) -> _Part:
+    def _add(self, weight: WeightSpec, part: LowRank) -> None:
+        """Remember a part for each tensor of the checkpoint whose rows it changes."""
         for matrix in (part.down, part.up):
             self._digest.update(matrix.data)
         self._digest.update(repr((part.first_row, part.scale)).encode())
         down, up = (matrix_from(m.data, m.scheme, m.columns) for m in (part.down, part.up))
-        return _Part(scale=part.scale, down=down, up=up)
+        # A stack's experts have rows of their own of A, and take turns in the columns of B.
+        rank = down.shape[0] // part.members
+        downs = down.view(part.members, rank, -1)
+        ups = up.view(up.shape[0], rank, part.members).permute(2, 0, 1)
+        for member in range(part.members):
+            first = part.first_row + member * up.shape[0]
+            self._add_rows(weight, first, part.scale, downs[member], ups[member])
+
+    def _add_rows(
+        self, weight: WeightSpec, first: int, scale: float, down: torch.Tensor, up: torch.Tensor
+    ) -> None:
+        if weight.name not in self._pieces:
+            pieces = list(weight.pieces())
+            ends = list(accumulate(piece.rows for piece in pieces))
+            names = [piece.name for piece in pieces]
+            self._pieces[weight.name] = list(zip(names, [0, *ends], ends, strict=False))
+        for name, begin, stop in self._pieces[weight.name]:
+            start, end = max(first, begin), min(first + up.shape[0], stop)
+            if start < end:
+                own = up[start - first : end - first]
+                part = _Part(first_row=start - begin, scale=scale, down=down, up=own)
+                self._parts.setdefault(name, []).append(part)
 
 
 def merging_of(checkpoint: Checkpoint, folders: Sequence[Path]) -> Merging | None:

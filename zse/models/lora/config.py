@@ -11,7 +11,7 @@ from zse.errors import LoRAError
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
 _REFUSED = {
     "use_dora": "DoRA (use_dora)",
@@ -57,8 +57,12 @@ class LoRAConfig:
         return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
 
 
-def parse_config(data: bytes, where: str, *, max_rank: int) -> LoRAConfig:
+def parse_config(
+    data: bytes, where: str, *, max_rank: int, computed: Container[str] = ()
+) -> LoRAConfig:
     """Read an ``adapter_config.json``; ``where`` is what errors call it.
+
+    ``computed`` are settings that whoever asks can do, of those that are refused else.
 
     Raises:
         LoRAError: It is none of a LoRA adapter, or has what is not computed.
@@ -73,7 +77,7 @@ def parse_config(data: bytes, where: str, *, max_rank: int) -> LoRAConfig:
             f"{where} has peft_type {str(kind)[:100]!r}, expected 'LORA'",
             hint="Name the folder of a LoRA adapter, as PEFT's save_pretrained writes it.",
         )
-    _refuse_unsupported(config, where)
+    _refuse_unsupported(config, where, computed)
     return LoRAConfig(
         rank=_rank(config.get("r", 8), f"{where}: r", max_rank),
         alpha=_alpha(config.get("lora_alpha", 8), f"{where}: lora_alpha"),
@@ -89,8 +93,9 @@ def parse_config(data: bytes, where: str, *, max_rank: int) -> LoRAConfig:
     )
 
 
-def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
-    found = [words for name, words in _REFUSED.items() if config.get(name)]
+def _refuse_unsupported(config: dict[str, Any], where: str, computed: Container[str]) -> None:
+    refused = ((name, words) for name, words in _REFUSED.items() if name not in computed)
+    found = [words for name, words in refused if config.get(name)]
     if (bias := config.get("bias", "none")) != "none":
         found.append(f"biases (bias: {str(bias)[:40]!r})")
     begin = config.get("init_lora_weights")

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from zse.backends.adapters import AdapterWeights, LowRank, PlainMatrix
@@ -19,10 +20,11 @@ from zse.format.schemes import Scheme
 from zse.models.lora.config import LoRAConfig, parse_config
 from zse.models.lora.modules import module_of
 from zse.models.lora.row_places import reordered_rows
+from zse.models.lora.stacks import StackPlace, layer_of, stack_of
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from zse.models.lora.modules import ModulePlace
@@ -41,17 +43,32 @@ class _Pair:
     """The two matrices of one module, as the file has them."""
 
     module: str
-    place: ModulePlace
+    place: ModulePlace | StackPlace
     down: StoredTensor
     """[rank, inputs]."""
     up: StoredTensor
     """[outputs, rank]."""
 
 
+@record
+class _Known:
+    """What of a model an adapter may be for."""
+
+    modules: Mapping[str, ModulePlace]
+    stacks: Mapping[int, Sequence[StackPlace]]
+
+
 def read_adapter(
-    folder: Path, name: str, places: Mapping[str, ModulePlace], *, max_rank: int
+    folder: Path,
+    name: str,
+    places: Mapping[str, ModulePlace],
+    *,
+    max_rank: int,
+    stacks: Mapping[int, Sequence[StackPlace]] = MappingProxyType({}),
 ) -> AdapterWeights:
     """Return an adapter in the terms of a model whose modules are at ``places``.
+
+    ``stacks`` are those of experts, by layer, where adapters of whole stacks are asked for.
 
     Raises:
         NotFoundError: The folder is none of an adapter.
@@ -62,7 +79,9 @@ def read_adapter(
         if size_bytes > _MAX_CONFIG_BYTES:
             raise LoRAError(f"{folder / CONFIG_NAME} has {size_bytes} bytes")
         data = bytes(_read(fd, folder / CONFIG_NAME, 0, size_bytes))
-    config = parse_config(data, str(folder / CONFIG_NAME), max_rank=max_rank)
+    computed = ("target_parameters",) if stacks else ()
+    where = str(folder / CONFIG_NAME)
+    config = parse_config(data, where, max_rank=max_rank, computed=computed)
     path = folder / WEIGHTS_NAME
     if not path.exists() and (folder / _PICKLE_NAME).exists():
         raise RefusedError(
@@ -74,7 +93,7 @@ def read_adapter(
             tensors = read_header(fd, path, size_bytes, most_bytes=_MAX_HEADER_BYTES)
         except CheckpointError as error:
             raise LoRAError(error.message, hint=error.hint) from error
-        pairs = _pairs(tensors, places, config, str(path))
+        pairs = _pairs(tensors, _Known(modules=places, stacks=stacks), config, str(path))
         parts: dict[str, tuple[LowRank, ...]] = {}
         for pair in pairs:
             weight = pair.place.weight.name
@@ -84,7 +103,7 @@ def read_adapter(
 
 def _pairs(
     tensors: dict[str, StoredTensor],
-    places: Mapping[str, ModulePlace],
+    known: _Known,
     config: LoRAConfig,
     where: str,
 ) -> list[_Pair]:
@@ -97,8 +116,8 @@ def _pairs(
                 hint="Whole modules, biases, embeddings and DoRA are not computed: merge the "
                 "adapter with PEFT's merge_and_unload, and convert that.",
             )
-        module = module_of(match[1], places)
-        if module not in places:
+        module = module_of(match[1], known.modules)
+        if module not in known.modules and layer_of(module) not in known.stacks:
             raise LoRAError(
                 f"{where} adapts {match[1][:200]!r}, which is no matrix of this model that an "
                 "adapter is added to",
@@ -110,7 +129,12 @@ def _pairs(
         found[module][match[2]] = tensor
     if not found:
         raise LoRAError(f"{where} has no tensors", hint="Save the adapter again.")
-    return [_pair(module, both, places[module], config, where) for module, both in found.items()]
+    return [
+        _pair(module, both, known.modules[module], config, where)
+        if module in known.modules
+        else _pair_of_stack(module, both, known.stacks, config, where)
+        for module, both in found.items()
+    ]
 
 
 def _pair(
@@ -120,8 +144,7 @@ def _pair(
     config: LoRAConfig,
     where: str,
 ) -> _Pair:
-    if len(both) < 2:
-        raise LoRAError(f"{where} has one of the two matrices of {module}, lora_{min(both)}")
+    _check_both(module, both, where)
     rank = config.rank_of(module)
     source = place.source
     expected = {"A": (rank, source.columns), "B": (source.rows, rank)}
@@ -132,16 +155,45 @@ def _pair(
                 f"{list(expected[side])}",
                 hint="Check that the adapter was trained on this model.",
             )
+    return _Pair(module=module, place=place, down=both["A"], up=both["B"])
+
+
+def _pair_of_stack(
+    module: str,
+    both: dict[str, StoredTensor],
+    stacks: Mapping[int, Sequence[StackPlace]],
+    config: LoRAConfig,
+    where: str,
+) -> _Pair:
+    _check_both(module, both, where)
+    rank = config.rank_of(re.sub(r"(\.base_layer)+$", "", module))
+    place = stack_of(module, (both["A"].shape, both["B"].shape), rank, stacks)
+    if place is None:
+        raise LoRAError(
+            f"{where}: the matrices of {module} have shapes {list(both['A'].shape)} and "
+            f"{list(both['B'].shape)}, which are those of no experts of its layer with a rank of "
+            f"{rank}",
+            hint="Check that the adapter was trained on this model.",
+        )
+    return _Pair(module=module, place=place, down=both["A"], up=both["B"])
+
+
+def _check_both(module: str, both: dict[str, StoredTensor], where: str) -> None:
+    if len(both) < 2:
+        raise LoRAError(f"{where} has one of the two matrices of {module}, lora_{min(both)}")
+    for side, tensor in both.items():
         if tensor.dtype not in _SCHEMES:
             raise LoRAError(
                 f"{where}: lora_{side} of {module} has dtype {tensor.dtype[:40]}, expected one of "
                 f"{', '.join(_SCHEMES)}"
             )
-    return _Pair(module=module, place=place, down=both["A"], up=both["B"])
 
 
 def _low_rank(fd: int, path: Path, pair: _Pair, config: LoRAConfig) -> LowRank:
     down, up = (_matrix(fd, path, tensor) for tensor in (pair.down, pair.up))
+    scale = config.scale_of(pair.module) * pair.place.weight.factor
+    if isinstance(pair.place, StackPlace):
+        return LowRank(first_row=0, scale=scale, down=down, up=up, members=pair.place.members)
     order = pair.place.source.order
     if order is not None:
         row_bytes = len(up.data) // up.rows
@@ -153,7 +205,7 @@ def _low_rank(fd: int, path: Path, pair: _Pair, config: LoRAConfig) -> LowRank:
         )
     return LowRank(
         first_row=pair.place.first_row,
-        scale=config.scale_of(pair.module) * pair.place.weight.factor,
+        scale=scale,
         down=down,
         up=up,
     )
