@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.types import MAX_DRAFTS
+from zse.engine.boarding import Boarding
 from zse.engine.chunks import Room, ScheduledChunk
 from zse.engine.holding import Holding
 from zse.engine.line import WaitingLine
@@ -79,14 +80,12 @@ class Scheduler:
         """Told of each step, it says how much of prompts the next one takes beside answers."""
         num_slots = min(max_sequences, max_batch_tokens)
         self._holding = Holding(cache, num_slots)
-        self.max_running = num_slots
-        """Sequences that run at once from now on; what runs already is let end."""
         self.waiting = WaitingLine()
         """Sequences without blocks."""
         self.running = Running()
+        self.boarding = Boarding(cache, self.waiting, self.running, self._holding)
+        """Lets who waits run."""
         self.num_preemptions = 0
-        self.num_prefix_queries = 0
-        self.num_prefix_hits = 0
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait for its turn."""
@@ -231,7 +230,7 @@ class Scheduler:
         for sequence in prompts:
             if room.num_tokens:
                 room.add(sequence, chunks)
-        while room.num_tokens and (admitted := self._admit_next()) is not None:
+        while room.num_tokens and (admitted := self.boarding.next()) is not None:
             room.add(admitted, chunks)
         if self._cache.has_windows:
             self._cover(chunks)
@@ -241,7 +240,7 @@ class Scheduler:
         """Return how many tokens of prompts a step takes beside rows of answers."""
         if not prompts and not self.waiting:
             return self._max_batch_tokens
-        waiting = [*prompts, *self.waiting] if self._has_slot else prompts
+        waiting = [*prompts, *self.waiting] if self.boarding.has_slot else prompts
         tokens = sum([sequence.num_remaining for sequence in waiting])
         return self.prompt_budget.tokens_beside(num_rows, len(waiting), tokens)
 
@@ -334,58 +333,10 @@ class Scheduler:
             self._preempt(sequence)
         return len(running)
 
-    def _admit_next(self) -> Sequence | None:
-        """Move the first sequence in line to the running ones; None when it has to wait."""
-        if not self.waiting or not self._has_slot:
-            return None
-        sequence = self._first_in_line()
-        return sequence if sequence is not None and self._admit(sequence) else None
-
-    def _first_in_line(self) -> Sequence | None:
-        """Return the waiting sequence whose turn it is, by all that has been computed so far."""
-        if self.waiting.is_contested:
-            for running in self.running:
-                self._charge(running, running.num_computed)
-        return self.waiting.first()
-
-    def _admit(self, sequence: Sequence) -> bool:
-        """Move a waiting sequence to the running ones; False when it does not fit."""
-        # A leader that still holds blocks has computed its prompt, or this one would not be next.
-        parent = sequence.leader.table if sequence.leader is not None else None
-        table = self._cache.open_table(
-            sequence.token_ids,
-            namespace=sequence.request.namespace,
-            parent=parent,
-            num_parent_tokens=len(sequence.prompt_token_ids),
-            # A block for each running sequence: admitting must not force a preemption at once.
-            num_reserved=len(self.running),
-            most_reused=None if sequence.reading is None else sequence.reading.most_reused,
-            most_tokens=sequence.most_tokens,
-        )
-        if table is None:
-            return False
-        sequence.table = table
-        sequence.slot = self._holding.free_slots.pop()
-        sequence.num_computed = sequence.num_charged = table.num_reused_tokens
-        self.waiting.take(sequence)
-        self._charge(sequence, sequence.num_tokens)  # before the next turn is decided
-        if sequence.cached_tokens is None:  # what it finds again after a preemption is its own
-            sequence.cached_tokens = table.num_reused_tokens
-            self.num_prefix_queries += sequence.num_tokens
-            self.num_prefix_hits += table.num_reused_tokens
-            if sequence.request.on_start is not None:
-                sequence.request.on_start()
-        self.running.admit(sequence)
-        return True
-
-    @property
-    def _has_slot(self) -> bool:
-        return bool(self._holding.free_slots) and len(self.running) < self.max_running
-
     def _admit_urgent(self) -> None:
         """Admit those whose turn it is at the cost of running sequences that matter less."""
         while (urgent := self._urgent()) is not None:
-            while not (self._has_slot and self._admit(urgent)):
+            while not (self.boarding.has_slot and self.boarding.admit(urgent)):
                 victims = self.running.victims_of(urgent)
                 if not victims:
                     return
@@ -395,13 +346,13 @@ class Scheduler:
         """Return the first in line where it fits at others' cost, and only so."""
         if not self.waiting or not self.running.has_lower_than(self.waiting.top_priority):
             return None  # nearly always
-        sequence = self._first_in_line()
+        sequence = self.boarding.first_in_line()
         if sequence is None:
             return None
         num_needed = self._cache.blocks_for(sequence.num_tokens) + len(self.running)
         num_available = self._cache.num_available
         most_tokens, fits = sequence.most_tokens, self._cache.fits
-        if self._has_slot and num_needed <= num_available and fits(most_tokens):
+        if self.boarding.has_slot and num_needed <= num_available and fits(most_tokens):
             return None
         victims = self.running.victims_of(sequence)
         tables = [table for one in victims if (table := one.table) is not None]
@@ -410,15 +361,9 @@ class Scheduler:
         has_room = num_needed <= num_available + num_taken and fits(most_tokens, tables)
         return sequence if tables and has_room else None
 
-    def _charge(self, sequence: Sequence, num_computed: int) -> None:
-        """Count tokens of a sequence as its tenant's share, once."""
-        if num_computed > sequence.num_charged:
-            self.waiting.charge(sequence, num_computed - sequence.num_charged)
-            sequence.num_charged = num_computed
-
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
-        self._charge(sequence, sequence.num_computed)
+        self.boarding.charge(sequence, sequence.num_computed)
         table, slot = sequence.table, sequence.slot
         sequence.table = None
         sequence.slot = -1
