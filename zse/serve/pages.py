@@ -72,7 +72,7 @@ def page(title: str, body: str, *, head: str = "") -> Response:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{head}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><h1>{escape(title)}</h1>{body}</body></html>"
+        f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>"
     )
     return Response(document, media_type="text/html", headers=HEADERS)
 
