@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from zse.models.builtin import builtin_checkpoint
 from zse.settings import subprocess_environment
 
 if TYPE_CHECKING:
@@ -25,14 +26,16 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 """
+# The built-in model comes converted; its checkpoint's folder is converted as any is.
+CHECKPOINT = str(builtin_checkpoint("tiny"))
 ENTRY_POINTS = {
-    "chat": "from zse.cli import main; main(['chat', 'tiny'])",
-    "benchmark": "from zse.cli import main; main(['benchmark', 'tiny'])",
+    "chat": f"from zse.cli import main; main(['chat', {CHECKPOINT!r}])",
+    "benchmark": f"from zse.cli import main; main(['benchmark', {CHECKPOINT!r}])",
     "convert": "from zse.cli import main; main(['convert', 'tiny', '-o', 'out.zse'])",
-    "serve": "from zse.cli import main; main(['serve', 'tiny', '--port', '0'])",
-    "server": "import sys; sys.argv = ['zse-serve', 'tiny', '--port', '0'];"
+    "serve": f"from zse.cli import main; main(['serve', {CHECKPOINT!r}, '--port', '0'])",
+    "server": f"import sys; sys.argv = ['zse-serve', {CHECKPOINT!r}, '--port', '0'];"
     "from zse.serve.__main__ import main; main()",
-    "LLM": "from zse import LLM; LLM('tiny')",
+    "LLM": f"from zse import LLM; LLM({CHECKPOINT!r})",
     "load_zse_model": "from zse.format import load_zse_model; load_zse_model('tiny.zse')",
     "convert_model": "from zse.format import convert_model; convert_model('tiny', 'out.zse')",
 }

@@ -84,3 +84,17 @@ def test_a_group_of_objects_is_no_model(text: str) -> None:
 def test_a_path_object_made_of_an_address_is_called_that() -> None:
     with pytest.raises(UsageError, match="lacks a slash"):
         resolve_model(Path("s3://models/x.zse"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("qwen2.5:7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("Qwen2.5-14B-Instruct", "Qwen/Qwen2.5-14B-Instruct"),
+    ],
+)
+def test_a_name_without_its_owner_is_told_the_whole_one(asked: str, meant: str) -> None:
+    with pytest.raises(NotFoundError) as told:
+        resolve_model(asked)
+    assert told.value.hint == f"Did you mean {meant}?"

@@ -54,15 +54,18 @@ def command(
     from zse.deploy.cost import Traffic, ways
     from zse.deploy.sizing import measure
     from zse.errors import UsageError
+    from zse.models.registry import nearest_names
     from zse.settings import load_settings
 
     need = measure(
         model, load_settings(), on_gpu=True, context_tokens=context, memory_gib=memory_gib
     )
     if need is None:
+        near = nearest_names(model)
+        meant = f"Did you mean {near[0]}? " if near else ""
         raise UsageError(
             "the model's size is not known",
-            hint="Give a .zse file, a model that `zse models list` names, or --memory-gib.",
+            hint=f"{meant}Give a .zse file, a model that `zse models list` names, or --memory-gib.",
         )
     traffic = Traffic(
         requests_per_hour=requests_per_hour,

@@ -82,7 +82,7 @@ def _largest(available_bytes: int, gpus: tuple[GpuState, ...]) -> str:
             if scheme == _SCHEME and estimate.total_bytes <= free_bytes
         }
         said.append(f"{sizes[max(sizes)] if sizes else 'none of the known models'} on {place}")
-    return f"up to {' and '.join(said)} ({_SCHEME}; zse hardware shows all)"
+    return f"up to {' and '.join(said)} ({_SCHEME}; zse models list has all names)"
 
 
 def _running() -> str:

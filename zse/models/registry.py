@@ -68,10 +68,9 @@ def find_known(repository: str) -> KnownModel:
     Raises:
         NotFoundError: It is not in the registry; the hint names what is nearest.
     """
-    names = known_names()
-    if repository in names:
+    if repository in known_names():
         return _known(repository)
-    close = _nearest(repository, names)
+    close = nearest_names(repository)
     meant = f"Did you mean {' or '.join(close)}? " if close else ""
     raise NotFoundError(
         f"the registry has no model {repository[:100]!r}",
@@ -118,12 +117,17 @@ def _int4_bytes(model: KnownModel, *, on_gpu: bool) -> int:
     return estimate_memory(model.facts, "int4", on_gpu=on_gpu).total_bytes
 
 
-def _nearest(asked: str, names: list[str]) -> list[str]:
-    """Return up to three names that are like what was asked for, with its owner or without."""
-    by_words = {name.lower(): name for name in names}
-    if "/" not in asked:
-        by_words = {words.rpartition("/")[2]: name for words, name in by_words.items()}
-    return [by_words[words] for words in get_close_matches(asked[:200].lower(), by_words)]
+def nearest_names(asked: str) -> list[str]:
+    """Return up to three repositories like what was asked for, with its owner or without.
+
+    What a name begins with is nearest: qwen2.5-7b is Qwen/Qwen2.5-7B-Instruct.
+    """
+    words = asked[:200].lower().replace(":", "-")  # as other programs write sizes
+    by_words = {name.lower(): name for name in known_names()}
+    if "/" not in words:
+        by_words = {long.rpartition("/")[2]: name for long, name in by_words.items()}
+    begin = [long for long in sorted(by_words, key=len) if words and long.startswith(words)]
+    return [by_words[long] for long in (begin or get_close_matches(words, by_words))[:3]]
 
 
 @cache

@@ -174,6 +174,7 @@ def _resolve_local(text: str, path: Path) -> NamedModel:
     if is_hub_id(text):
         return HubRepository(repository=text)
     near = difflib.get_close_matches(text, [*BUILTIN_MODELS, *_names_in(path.parent)], 1)
+    near = near or _known_like(text)
     forms = (
         "Name a .zse file, a checkpoint folder, a GGUF file, OWNER/NAME on the hub, or a built-in: "
     )
@@ -181,6 +182,13 @@ def _resolve_local(text: str, path: Path) -> NamedModel:
         f"there is no model {text!r}",
         hint=f"Did you mean {near[0]}?" if near else f"{forms}{', '.join(sorted(BUILTIN_MODELS))}.",
     )
+
+
+def _known_like(text: str) -> list[str]:
+    """Return what the registry calls a model whose name was written shorter, or nearly."""
+    from zse.models.registry import nearest_names  # a table that only a wrong name asks for
+
+    return nearest_names(text)[:1]
 
 
 def _is_gguf_of_hub(text: str, path: Path) -> bool:
