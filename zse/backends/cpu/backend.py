@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zse.backends.cpu.adapters import NativeAdapter
 from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.cache import KVCache
 from zse.backends.cpu.execution import Stream, computed
 from zse.backends.cpu.flow import StreamFlow
+from zse.backends.cpu.kept import BlockImages, Logits, SequenceMemory
 from zse.backends.cpu.later import LaterStep
 from zse.backends.cpu.memory import Pages
 from zse.backends.cpu.pacing import PacedWeights, say, window_of
@@ -32,7 +33,7 @@ from zse.backends.ranks import StageEdges, agreed
 from zse.backends.resident import ROWS_AT_ONCE, is_read_whole
 from zse.backends.single import all_single, can_be_single
 from zse.backends.states import check_states, states_of
-from zse.backends.types import DeviceUsed, FinishedStep, accepted, logit_rows
+from zse.backends.types import DeviceUsed, FinishedStep, accepted
 from zse.device.probe import probe
 from zse.kernels.native.codes import Register
 from zse.kernels.native.library import load, spin_nanoseconds
@@ -53,26 +54,6 @@ if TYPE_CHECKING:
     from zse.models.spec import HeadSpec, ModelSpec, Pooling
     from zse.options import LoadOptions
     from zse.stream.fit import WindowPlan
-
-
-class Logits(NamedTuple):
-    """Rows of logits in memory of their own."""
-
-    pages: Pages
-    length_bytes: int
-    order: list[int]
-    """Their numbers in the order in which the batch asked for them."""
-
-    def rows(self, vocab_size: int) -> LogitRows:
-        found = logit_rows(self.pages.view[: self.length_bytes], vocab_size)
-        return [found[number] for number in self.order]
-
-
-class SequenceMemory(NamedTuple):
-    """What steps leave for those after them."""
-
-    blocks: KVCache
-    states: StatePool
 
 
 class CPUBackend(Recorder):
@@ -122,6 +103,16 @@ class CPUBackend(Recorder):
         blocks = self._new_blocks(self._groups.num_blocks(self.num_blocks))
         self.windows = blocks.windows
         self._memory = SequenceMemory(blocks, StatePool(self.states.shapes, self.states.num_slots))
+        name = layout_name(
+            "cpu",
+            spec,
+            self._groups,
+            dtype=named(self.kv_dtypes).replace("auto", "fp16"),
+            block_size=self.block_size,
+        )
+        self._images = BlockImages(
+            blocks, KVImages(layout=name, block_bytes=tuple(self._block_bytes))
+        )
         self._registers = Registers(spec, low_rank_columns=self._low_rank.columns)
         self._programs: dict[Forward, Program] = {}
         self._adapting: dict[Forward, Program] | None = None
@@ -364,25 +355,15 @@ class CPUBackend(Recorder):
 
     @property
     def kv_images(self) -> KVImages:
-        name = layout_name(
-            "cpu",
-            self._spec,
-            self._groups,
-            dtype=named(self.kv_dtypes).replace("auto", "fp16"),
-            block_size=self.block_size,
-        )
-        return KVImages(layout=name, block_bytes=tuple(self._block_bytes))
+        return self._images.form
 
     def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
-        self.kv_images.check(group, len(blocks), image)
-        self._memory.blocks.read_blocks(group, blocks, image)
+        self._images.read(group, blocks, image)
 
     def write_blocks(
         self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
     ) -> None:
-        self.kv_images.check(group, len(blocks), image, first)
-        own = image[first * self._block_bytes[group] :]
-        self._memory.blocks.write_blocks(group, blocks, own)
+        self._images.write(group, blocks, image, first)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         self._registers.rest()
