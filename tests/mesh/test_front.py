@@ -81,3 +81,12 @@ def test_a_standby_that_is_to_begin_anew_says_so_before_anything_has_come():
     assert host.state.done == 7
     host.follow(settled=0)
     assert host.state.done == 0
+
+
+def test_a_node_that_is_just_coming_is_not_described_yet(front):
+    state = NodeState()
+    peer = SimpleNamespace(name="c", address="c", facts=None, state=state, state_time=0.0)
+    front.peers.by_name["c"] = peer
+    assert front.describe()["nodes"] == []
+    front.membership.joined("c", 0.0)
+    assert [one["name"] for one in front.describe()["nodes"]] == ["c"]

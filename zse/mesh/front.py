@@ -339,7 +339,7 @@ class Front:
     def describe(self) -> dict[str, Any]:
         """Return the mesh in plain values."""
         with self._lock:
-            duties = self.duties
+            duties, members = self.duties, dict(self.membership.members)
             return {
                 "epoch": self.epoch,
                 "failovers": self.num_failovers,
@@ -356,7 +356,8 @@ class Front:
                     for duty in duties
                 ],
                 "nodes": [
-                    {**describe(peer), "standing": self.membership.members[name].standing.value}
+                    {**describe(peer), "standing": members[name].standing.value}
                     for name, peer in sorted(self.peers.by_name.items())
+                    if name in members  # else it is just coming
                 ],
             }

@@ -66,8 +66,8 @@ class Sender:
         self._frames: deque[Frame] = deque()
         self._parts: list[memoryview] = []
         """Of the frame that has been begun."""
-        self._is_signing = False
-        self._waiting_bytes = 0
+        self._signed: Frame | None = None
+        """The frame whose sign is being made, by the thread alone."""
         self._given_bytes = 0
         """To the system, ever."""
         self._is_closed = False
@@ -89,7 +89,7 @@ class Sender:
             else:
                 self._put(frame)
             self._wake()
-            is_full = self._waiting_bytes > _MOST_WAITING_BYTES
+            is_full = self._waiting_bytes() > _MOST_WAITING_BYTES
         if is_full:
             self._on_full()
 
@@ -97,8 +97,6 @@ class Sender:
         """Take back frames that have not been begun."""
         with self._lock:
             self._frames = deque(frame for frame in self._frames if not is_void(frame))
-            self._waiting_bytes = sum(map(len, self._parts))
-            self._waiting_bytes += sum(len(frame.body) for frame in self._frames)
 
     def close(self) -> None:
         with self._lock:
@@ -109,7 +107,9 @@ class Sender:
     @property
     def backlog_bytes(self) -> int:
         """Of what the peer has not got yet."""
-        return self._waiting_bytes + self._in_flight()
+        with self._lock:
+            waiting = self._waiting_bytes()
+        return waiting + self._in_flight()
 
     def look(self, now: float) -> None:
         """Note whether bytes arrive; for one thread, every now and then."""
@@ -123,8 +123,13 @@ class Sender:
     def _in_flight(self) -> int:
         return unsent_bytes(self._socket)
 
+    def _waiting_bytes(self) -> int:
+        signed = 0 if self._signed is None else len(self._signed.body)
+        waiting = sum(len(frame.body) for frame in self._frames)
+        return signed + waiting + sum(map(len, self._parts))
+
     def _is_busy(self) -> bool:
-        return bool(self._frames or self._parts or self._is_signing)
+        return bool(self._frames or self._parts or self._signed)
 
     def _put(self, frame: Frame) -> None:
         if frame.kind in _OVERTAKING:
@@ -133,7 +138,6 @@ class Sender:
             self._frames.appendleft(frame)
         else:
             self._frames.append(frame)
-        self._waiting_bytes += len(frame.body)
 
     def _wake(self) -> None:
         if self._thread is None:
@@ -143,7 +147,6 @@ class Sender:
 
     def _begin(self, parts: list[bytes | bytearray | memoryview]) -> None:
         self._parts = [memoryview(part).cast("B") for part in parts if part]
-        self._waiting_bytes += sum(map(len, self._parts))
 
     def _give(self, most_bytes: int) -> int:
         """Give the system what it takes of the frame that was begun; return how much that was."""
@@ -157,14 +160,12 @@ class Sender:
         except BlockingIOError:
             return 0
         except OSError:  # the reading thread sees the end
-            self._waiting_bytes -= sum(map(len, self._parts))
             self._parts = []
             return 0
         while self._parts and sent >= len(self._parts[0]):
             sent -= len(self._parts.pop(0))
         if self._parts:
             self._parts[0] = self._parts[0][sent:]
-        self._waiting_bytes -= taken
         self._given_bytes += taken
         return taken
 
@@ -175,13 +176,11 @@ class Sender:
                     self._changed.wait()
                 if self._is_closed:
                     return
-                frame = None if self._parts else self._frames.popleft()
-                self._is_signing = frame is not None
+                frame = self._signed = None if self._parts else self._frames.popleft()
             if frame is not None:
                 parts = packed(frame, self._signer)  # nobody else signs while this is said to
                 with self._lock:
-                    self._is_signing = False
-                    self._waiting_bytes -= len(frame.body)
+                    self._signed = None
                     self._begin(parts)
             self._give_all()
 
