@@ -111,3 +111,16 @@ def test_whatever_is_measured_an_answer_is_never_left_without_a_piece_or_given_t
         budget.note(draw.randint(0, 300), draw.choice([0, 5, 2300, 4000]), draw.random() ** 8)
         rows, prompts, tokens = (draw.randint(0, most) for most in (300, 300, 9000))
         assert LONG // 4 <= budget.tokens_beside(rows, prompts, tokens) <= MOST
+
+
+def test_the_end_of_a_step_is_expected_by_what_steps_of_its_size_took() -> None:
+    budget = PromptBudget(MOST, LONG, now=lambda: 50.0)
+    for tokens, each in ((500, 24e-6), (2000, 18e-6), (8000, 20e-6)):
+        budget.note(0, tokens, tokens * each)
+    budget.note(8, 0, 0.002)
+    for tokens, each in ((510, 24e-6), (1900, 18e-6), (7000, 20e-6), (30, 24e-6)):
+        chunks = [SimpleNamespace(num_tokens=tokens, kind="prefill")]
+        budget.submitted(chunks, 50.0)
+        assert budget.expected_end(chunks) == pytest.approx(50.0 + tokens * each)
+        beside_answers = [SimpleNamespace(num_tokens=1, kind="decode")] * 8 + chunks
+        assert budget.expected_end(beside_answers) == pytest.approx(50.002 + tokens * each)

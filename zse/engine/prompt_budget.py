@@ -57,8 +57,8 @@ class PromptBudget:
         self._last_ended = now()
         self._plain: dict[int, float] = {}
         """Seconds of steps without prompts, by the power of two that holds their rows."""
-        self._token_seconds = 0.0
-        """What a token of a prompt adds to a step; 0 until it was seen."""
+        self._token_seconds: dict[int, float] = {}
+        """What a token of a prompt adds to a step, by the power of two that holds the tokens."""
 
     def submitted(self, chunks: Sequence[ScheduledChunk], began: float) -> None:
         """Note that a step was handed to the runner, and when that began."""
@@ -86,20 +86,18 @@ class PromptBudget:
             self._plain[bucket] = _mixed(self._plain.get(bucket, 0.0), seconds)
         elif num_tokens >= min(_FEWEST_TOKENS, self._well_at_once):
             added = seconds - (self._plain_seconds(num_rows) if num_rows else 0.0)
-            self._token_seconds = _mixed(self._token_seconds, max(added, 0.0) / num_tokens)
+            bucket, each = (num_tokens - 1).bit_length(), max(added, 0.0) / num_tokens
+            self._token_seconds[bucket] = _mixed(self._token_seconds.get(bucket, 0.0), each)
 
     def expected_end(self, chunks: Sequence[ScheduledChunk]) -> float:
-        """Return when the oldest step in flight should end; 0 where nothing is known of its like.
-
-        It is rather too early than too late: few tokens take longer each than many.
-        """
+        """Return when the oldest step in flight should end; 0 where none like it was seen."""
         if not self._token_seconds:
             return 0.0
         num_tokens = sum([chunk.num_tokens for chunk in chunks if chunk.kind == "prefill"])
         num_rows = sum([chunk.num_tokens for chunk in chunks if chunk.kind != "prefill"])
         began = max(self._submitted.get(id(chunks), self._last_ended), self._last_ended)
         plain = self._plain_seconds(num_rows) if num_rows else 0.0
-        return began + plain + num_tokens * self._token_seconds
+        return began + plain + num_tokens * _nearest(self._token_seconds, num_tokens)
 
     def tokens_beside(self, num_rows: int, num_prompts: int, prompt_tokens: int) -> int:
         """Return how many tokens of prompts may be computed beside rows of answers.
@@ -116,17 +114,23 @@ class PromptBudget:
         # Together with the rows beside it a piece fills tiles: one row more is a whole tile more.
         piece = max((long if is_crowd else long // 2) - num_rows, long // 4)
         plain = self._plain_seconds(num_rows)
-        if self._token_seconds:
+        token_seconds = _nearest(self._token_seconds, long)
+        if token_seconds:
             allowed = max(plain * STRETCH, LEAST_SECONDS) - plain
-            unseen = int(allowed / self._token_seconds) // ROUNDED_TO * ROUNDED_TO
+            unseen = int(allowed / token_seconds) // ROUNDED_TO * ROUNDED_TO
             piece = max(piece, unseen)
         return min(self._most_tokens, max(piece, 1))
 
     def _plain_seconds(self, num_rows: int) -> float:
         """Return what so many rows take alone: as measured, or what the nearest number did."""
-        bucket = (num_rows - 1).bit_length()
-        nearest = min(self._plain, key=lambda known: abs(known - bucket), default=None)
-        return 0.0 if nearest is None else self._plain[nearest]
+        return _nearest(self._plain, num_rows)
+
+
+def _nearest(known: dict[int, float], count: int) -> float:
+    """Return what is known by the power of two that is nearest to a count; 0 where nothing is."""
+    bucket = (count - 1).bit_length()
+    nearest = min(known, key=lambda each: abs(each - bucket), default=None)
+    return 0.0 if nearest is None else known[nearest]
 
 
 def _mixed(old: float, newest: float) -> float:
