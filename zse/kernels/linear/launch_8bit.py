@@ -168,7 +168,7 @@ def linear_8bit_split(
         kept: What ``turn_matrix`` wrote.
         splits: ``splits_of_turned``, or one.
     """
-    form = matmul_8bit_split(output_type)
+    form = matmul_8bit_split(output_type, inputs.rows)
     _launch_product(
         launcher, form, weight, inputs, kept, outputs_address, weight.rows, splits=splits
     )
@@ -176,7 +176,7 @@ def linear_8bit_split(
 
 def splits_of_turned(rows: int, columns: int, tokens: int, multiprocessors: int) -> int:
     """Return how many programs share a tile of a matrix of few rows, for fewer tokens."""
-    tile_rows, tile_tokens = tile_of(matmul_8bit_split("fp32"))
+    tile_rows, tile_tokens = tile_of(matmul_8bit_split("fp32", tokens))
     tiles = -(-rows // tile_rows) * -(-tokens // tile_tokens)
     wanted = PROGRAMS_OF_SPLITS * multiprocessors // tiles
     most = columns // TURNED_COLUMNS // LEAST_STEPS

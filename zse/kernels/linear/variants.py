@@ -247,8 +247,13 @@ def matmul_8bit_apart(outputs: str, *, stages: int = 4, grouped: int = 8) -> Var
     )
 
 
-def matmul_8bit_split(outputs: str) -> Variant:
-    """Return the form for fewer tokens, by programs that share a tile."""
+def matmul_8bit_split(outputs: str, tokens: int = 0) -> Variant:
+    """Return the form for so many tokens by programs that may share a tile; 0 for many.
+
+    Up to a tile of tokens more rows of the matrix, in smaller tiles, are on their way at once.
+    """
+    if outputs == "fp32" and 0 < tokens <= 128:
+        return matmul_8bit(outputs, bn=64, stages=4, kernel=MATMUL_8BIT_SPLIT)
     return matmul_8bit(outputs, kernel=MATMUL_8BIT_SPLIT)
 
 
@@ -353,7 +358,7 @@ def _all() -> tuple[Variant, ...]:
     for outputs in ("fp32", "bf16"):
         for apart in (False, True):
             found += matmul_8bit_forms(outputs, apart=apart)
-        found.append(matmul_8bit_split(outputs))
+        found += [matmul_8bit_split(outputs, tokens) for tokens in (0, 1)]
     found += [turn_tokens(columns) for columns in (1, TOKEN_GROUPS * TURNED_COLUMNS + 1)]
     return tuple(dict.fromkeys(found))
 
