@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
+from zse.kernels.delta.shape import DeltaShape
 from zse.models.guess import GuessNames, count_of_guesses, guess
 from zse.models.layer_spec import LayerSpec, LinearAttentionSpec
 from zse.models.parts import (
@@ -49,27 +50,12 @@ _GUESS_NAMES = GuessNames(
 
 
 @record
-class DeltaNumbers:
+class DeltaNumbers(DeltaShape):
     """The numbers of a linear attention, and how its projections lie in checkpoints."""
-
-    num_key_heads: int
-    num_value_heads: int
-    key_dim: int
-    value_dim: int
-    convolution_width: int
-
-    @property
-    def key_columns(self) -> int:
-        return self.num_key_heads * self.key_dim
-
-    @property
-    def value_columns(self) -> int:
-        return self.num_value_heads * self.value_dim
 
     def apart(self, name: str, theirs: str, hidden: int) -> tuple[LinearSpec, LinearSpec]:
         """Return inputs and gates of projections that checkpoints keep apart (Qwen3.5)."""
-        channels = 2 * self.key_columns + self.value_columns
-        inputs = {"in_proj_qkv": channels, "in_proj_z": self.value_columns}
+        inputs = {"in_proj_qkv": self.channels, "in_proj_z": self.value_columns}
         gates = {"in_proj_b": self.num_value_heads, "in_proj_a": self.num_value_heads}
         return _joined(name, theirs, hidden, inputs, gates)
 

@@ -11,14 +11,24 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from zse.text.scanner import Reading, Scanner
-    from zse.text.tools.format import Offered
+    from zse.text.tools.format import Offered, Script
 
 _ARGUMENTS = frozenset({"arguments", "parameters"})
 _BETWEEN = re.compile(r"[\s,]*")
 _KEYS = _ARGUMENTS | {"name", "type", "id", "function"}
+
+
+def read_marked(
+    markers: Sequence[str], call: str, read: Script, scanner: Scanner, offered: Offered
+) -> Reading[None]:
+    """Read text to its end, and one call behind each marker that begins one; say none of them."""
+    while marker := (yield from scanner.until(markers, scanner.say)):
+        if marker == call:
+            scanner.keep()
+            yield from read(scanner, offered)
 
 
 def read_container(scanner: Scanner, sink: Callable[[str], None]) -> Reading[bool]:

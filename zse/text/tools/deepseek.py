@@ -11,9 +11,10 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
-from zse.text.tools.call_object import read_container
+from zse.text.tools.call_object import read_container, read_marked
 from zse.text.tools.format import NAME, CallFormat
 from zse.text.tools.grammar import CallGrammar, call_with
 
@@ -26,13 +27,6 @@ CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 SEPARATOR = "<｜tool▁sep｜>"
 _MARKERS = (CALLS, CALLS_END, CALL, CALL_END, SEPARATOR)
 _FENCE_END = re.compile(r"[\s`]*")
-
-
-def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
-    while marker := (yield from scanner.until(_MARKERS, scanner.say)):
-        if marker == CALL:
-            scanner.keep()
-            yield from _read_call(scanner, offered)
 
 
 def _read_call(scanner: Scanner, offered: Offered) -> Reading[None]:
@@ -58,4 +52,9 @@ GRAMMAR = CallGrammar(
     between="\n",
     after=CALLS_END,
 )
-FORMAT = CallFormat(name="deepseek", read=_read, markers=_MARKERS, grammar=GRAMMAR)
+FORMAT = CallFormat(
+    name="deepseek",
+    read=partial(read_marked, _MARKERS, CALL, _read_call),
+    markers=_MARKERS,
+    grammar=GRAMMAR,
+)

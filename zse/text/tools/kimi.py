@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
-from zse.text.tools.call_object import read_container
+from zse.text.tools.call_object import read_container, read_marked
 from zse.text.tools.format import NAME, CallFormat
 from zse.text.tools.grammar import CallGrammar, call_with, joined
 
@@ -23,13 +24,6 @@ CALL, CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 ARGUMENTS = "<|tool_call_argument_begin|>"
 _MARKERS = (CALLS, CALLS_END, CALL, CALL_END, ARGUMENTS)
 _NUMBER = re.compile(r"[:0-9\s]*")
-
-
-def _read(scanner: Scanner, offered: Offered) -> Reading[None]:
-    while marker := (yield from scanner.until(_MARKERS, scanner.say)):
-        if marker == CALL:
-            scanner.keep()
-            yield from _read_call(scanner, offered)
 
 
 def _read_call(scanner: Scanner, offered: Offered) -> Reading[None]:
@@ -52,4 +46,9 @@ def _call_rule(rules: Rules, tool: CallTool) -> str:
 
 
 GRAMMAR = CallGrammar(call=_call_rule, opener=CALLS, after=CALLS_END)
-FORMAT = CallFormat(name="kimi", read=_read, markers=_MARKERS, grammar=GRAMMAR)
+FORMAT = CallFormat(
+    name="kimi",
+    read=partial(read_marked, _MARKERS, CALL, _read_call),
+    markers=_MARKERS,
+    grammar=GRAMMAR,
+)
