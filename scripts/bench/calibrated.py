@@ -7,9 +7,8 @@ products of what each matrix of its layers is given are kept. Every method gets 
 and makes codes in groups of 128 of the same matrices, head and embedding left whole; KL is from the
 model in float32, on texts that were not read. llm-compressor's GPTQ is called matrix by matrix as
 its pipeline does it, with its usual damping and its static order of inputs, its scales by each
-group's smallest and largest weight; it belongs into an environment of its own:
-
-    pip install --no-deps llmcompressor compressed-tensors loguru
+group's smallest and largest weight; it belongs into an environment of its own
+(``pip install llmcompressor``).
 
 Prints a row a method and one JSON object as the last line.
 """

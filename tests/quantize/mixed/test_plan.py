@@ -9,7 +9,7 @@ import pytest
 from zse.errors import UsageError
 from zse.format.layout import PlannedTensor
 from zse.format.schemes import Scheme
-from zse.quantize.mixed.plan import Budget, Option, choose
+from zse.quantize.mixed.plan import Budget, Option, choose, no_worse_than_one_for_all
 
 SCHEMES = [(Scheme.INT4, 128), (Scheme.NF4, 64), (Scheme.INT4, 32), (Scheme.INT8, 0)]
 
@@ -56,6 +56,30 @@ def test_the_weight_that_loses_most_is_the_first_to_get_more() -> None:
     extra = WEIGHTS[1][3].length_bytes - WEIGHTS[1][0].length_bytes
     plan = choose(WEIGHTS, smallest + extra)
     assert plan.chosen["w1"].planned.scheme is Scheme.INT8
+
+
+@pytest.mark.parametrize("bits", [4.25, 4.3, 4.5, 5.0, 5.5, 7.0])
+def test_no_weight_loses_more_than_by_the_best_scheme_for_all(bits: float) -> None:
+    most = int(bits * sum(rows * 128 for rows in (64, 64, 256, 32)) / 8)
+    uniform = [
+        [each[place] for each in WEIGHTS]
+        for place in range(len(SCHEMES))
+        if sum(each[place].length_bytes for each in WEIGHTS) <= most
+    ]
+    best = min(uniform, key=lambda chosen: sum(option.error for option in chosen))
+    left = no_worse_than_one_for_all(WEIGHTS, most)
+    plan = choose(left, most)
+    assert plan.length_bytes <= most
+    for option in best:
+        assert plan.chosen[option.planned.name].error <= option.error
+    assert any(len(one) < len(each) for one, each in zip(left, WEIGHTS, strict=True))
+
+
+def test_where_no_scheme_fits_all_nothing_is_left_out() -> None:
+    mixed = [WEIGHTS[0][:1], WEIGHTS[1][3:]]
+    assert no_worse_than_one_for_all(mixed, 1 << 30) == [list(each) for each in mixed]
+    assert no_worse_than_one_for_all(WEIGHTS, 1) == [list(each) for each in WEIGHTS]
+    assert no_worse_than_one_for_all([], 1) == []
 
 
 def test_of_two_schemes_of_one_size_the_better_one_is_taken() -> None:

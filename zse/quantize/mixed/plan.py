@@ -119,6 +119,33 @@ def choose(options: Sequence[Sequence[Option]], most_bytes: int) -> MixedPlan:
     return MixedPlan(chosen={option.planned.name: option for option in chosen})
 
 
+def no_worse_than_one_for_all(
+    options: Sequence[Sequence[Option]], most_bytes: int
+) -> list[list[Option]]:
+    """Leave out what loses more of a weight than the best scheme for all of them that fits.
+
+    Errors of a matrix's outputs are no measure of what a large one costs beside a small one: where
+    feedback makes good most of what rounding loses, a plan that takes bits from large matrices for
+    others was worse than one scheme for all of them (docs/quantization.md).
+    """
+    forms = [
+        {(one.planned.scheme, one.planned.group_size): one for one in each} for each in options
+    ]
+    everywhere = set.intersection(*map(set, forms)) if forms else set()
+    fitting = [
+        (sum(each[form].error for each in forms), form)
+        for form in everywhere
+        if sum(each[form].length_bytes for each in forms) <= most_bytes
+    ]
+    if not fitting:
+        return [list(each) for each in options]
+    _, best = min(fitting)
+    return [
+        [one for one in each if one.error <= own[best].error]
+        for each, own in zip(options, forms, strict=True)
+    ]
+
+
 def num_weights(options: Sequence[Sequence[Option]]) -> int:
     """Return of how many numbers the weights are made."""
     shapes = (each[0].planned.shape for each in options)

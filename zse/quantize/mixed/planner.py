@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.format.layout import PlannedFile, plan_layout
-from zse.quantize.mixed.plan import MixedPlan, choose, num_weights
+from zse.quantize.mixed.plan import (
+    MixedPlan,
+    choose,
+    no_worse_than_one_for_all,
+    num_weights,
+)
 from zse.quantize.mixed.sensitivity import options_of
 from zse.quantize.report import ConversionProgress
 
@@ -61,9 +66,13 @@ def plan_mixed(
     if not options:
         raise UsageError("this checkpoint has no matrix whose scheme could be chosen")
     if budget.bits is not None:
-        return choose(options, int(budget.bits * num_weights(options) / 8))
-    most = int((budget.gib or 0.0) * 2**30)
-    return choose(options, most - _other_bytes(checkpoint, groups, sections, options))
+        most = int(budget.bits * num_weights(options) / 8)
+    else:
+        others = _other_bytes(checkpoint, groups, sections, options)
+        most = int((budget.gib or 0.0) * 2**30) - others
+    if calibrator is not None:
+        options = no_worse_than_one_for_all(options, most)
+    return choose(options, most)
 
 
 def _other_bytes(
