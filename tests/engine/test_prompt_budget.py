@@ -62,8 +62,8 @@ def test_a_crowd_is_read_in_pieces_twice_as_long() -> None:
 
 
 def test_many_answers_leave_prompts_something() -> None:
-    assert beside(seen(*SLOW), 5000) == LONG // 4
-    assert PromptBudget(100, LONG).tokens_beside(99, 1, 500) == 25
+    assert beside(seen(*SLOW), 5000) == LONG // 8
+    assert PromptBudget(100, LONG).tokens_beside(99, 1, 500) == 12
 
 
 def test_rows_that_were_never_measured_take_what_the_nearest_did() -> None:
@@ -110,7 +110,7 @@ def test_whatever_is_measured_an_answer_is_never_left_without_a_piece_or_given_t
     for _ in range(500):
         budget.note(draw.randint(0, 300), draw.choice([0, 5, 2300, 4000]), draw.random() ** 8)
         rows, prompts, tokens = (draw.randint(0, most) for most in (300, 300, 9000))
-        assert LONG // 4 <= budget.tokens_beside(rows, prompts, tokens) <= MOST
+        assert LONG // 8 <= budget.tokens_beside(rows, prompts, tokens) <= MOST
 
 
 def test_the_end_of_a_step_is_expected_by_what_steps_of_its_size_took() -> None:
@@ -124,3 +124,16 @@ def test_the_end_of_a_step_is_expected_by_what_steps_of_its_size_took() -> None:
         assert budget.expected_end(chunks) == pytest.approx(50.0 + tokens * each)
         beside_answers = [SimpleNamespace(num_tokens=1, kind="decode")] * 8 + chunks
         assert budget.expected_end(beside_answers) == pytest.approx(50.002 + tokens * each)
+
+
+@pytest.mark.parametrize(("ratio", "rows"), [(1.1, LONG // 8), (1.2, LONG // 4), (1.4, LONG // 2)])
+def test_shorter_pieces_are_enough_where_they_are_read_hardly_slower(
+    ratio: float, rows: int
+) -> None:
+    budget = new_budget()
+    budget.note(8, 0, 0.1)
+    for tokens, each in ((2000, 1.0), (1000, 1.0), (500, ratio / 1.1), (256, ratio)):
+        budget.note(0, tokens, tokens * each * 1e-3)
+        budget.note(0, tokens, tokens * each * 1e-3)
+    assert beside(budget, 8) == max(rows - 8, LONG // 8)
+    assert beside(budget, 8, prompts=9) == LONG - 8

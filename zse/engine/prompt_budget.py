@@ -25,10 +25,13 @@ LEAST_SECONDS = 0.016
 CROWD_STEPS = 4
 """Long pieces that prompts must be worth to count as a crowd, where more answers wait than prompts:
 what one request brings is read in short ones."""
+HARDLY_LONGER = 1.15
+"""Times what a token of a long piece takes that one of a shorter piece may take."""
 ROUNDED_TO = 64
 """A piece is a multiple of this, as tiles of queries are."""
-_FEWEST_TOKENS = 256
-"""Of prompts in a step that tells what a token takes: fewer take what a step takes in any case."""
+SHORTEST = 8
+"""Part of what is well computed at once that a piece is in any case. A step of fewer tokens tells
+nothing of what one takes: it takes what a step takes in any case."""
 _NEWEST_WEIGHS = 0.25
 _MOST_GROWTH = 1.5
 """Times what was believed that a step counts as at most: who was interrupted tells nothing."""
@@ -84,7 +87,7 @@ class PromptBudget:
         if not num_tokens:
             bucket = (num_rows - 1).bit_length()
             self._plain[bucket] = _mixed(self._plain.get(bucket, 0.0), seconds)
-        elif num_tokens >= min(_FEWEST_TOKENS, self._well_at_once):
+        elif num_tokens >= self._well_at_once // SHORTEST:
             added = seconds - (self._plain_seconds(num_rows) if num_rows else 0.0)
             bucket, each = (num_tokens - 1).bit_length(), max(added, 0.0) / num_tokens
             self._token_seconds[bucket] = _mixed(self._token_seconds.get(bucket, 0.0), each)
@@ -112,7 +115,7 @@ class PromptBudget:
         long = self._well_at_once
         is_crowd = num_prompts >= num_rows or prompt_tokens >= CROWD_STEPS * long
         # Together with the rows beside it a piece fills tiles: one row more is a whole tile more.
-        piece = max((long if is_crowd else long // 2) - num_rows, long // 4)
+        piece = max((long if is_crowd else self._short_rows()) - num_rows, long // SHORTEST)
         plain = self._plain_seconds(num_rows)
         token_seconds = _nearest(self._token_seconds, long)
         if token_seconds:
@@ -120,6 +123,19 @@ class PromptBudget:
             unseen = int(allowed / token_seconds) // ROUNDED_TO * ROUNDED_TO
             piece = max(piece, unseen)
         return min(self._most_tokens, max(piece, 1))
+
+    def _short_rows(self) -> int:
+        """Return the rows of a step with a short piece: half of what is well computed at once.
+
+        Where fewer were seen to take hardly longer each, as of a large model, they are enough.
+        """
+        long = self._well_at_once
+        most = _nearest(self._token_seconds, long) * HARDLY_LONGER
+        for part in (SHORTEST, SHORTEST // 2):
+            rows = long // part
+            if 0 < self._token_seconds.get((rows - 1).bit_length(), float("inf")) <= most:
+                return rows
+        return long // 2
 
     def _plain_seconds(self, num_rows: int) -> float:
         """Return what so many rows take alone: as measured, or what the nearest number did."""
