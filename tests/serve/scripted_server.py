@@ -25,6 +25,7 @@ from zse.options import load_options
 from zse.serve.start import start
 from zse.serve.state import AppState, LoadedModel
 from zse.settings import load_settings
+from zse.text.facts import TokenizerFacts
 
 MAX_CONTEXT = 512
 VOCAB_SIZE = 256
@@ -32,6 +33,8 @@ VOCAB_SIZE = 256
 
 class ByteTokenizer:
     """One token a byte."""
+
+    facts = TokenizerFacts(kind="byte_level", vocab_size=256)
 
     def encode(self, text, *, add_special_tokens=True, parse_special=True):
         return list(text.encode())
