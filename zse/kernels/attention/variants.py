@@ -17,7 +17,6 @@ from zse.kernels.layout import (
     padded,
 )
 from zse.kernels.rope_store.variants import CACHE, FAMILY_HEADS, HEAD_INPUTS
-from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 from zse.records import record
 
@@ -208,28 +207,24 @@ def decode_tile(head_dim: int) -> int:
 
 @lru_cache(maxsize=256)  # every layer of a step asks
 def decode_variants(form: DecodeForm) -> tuple[Variant, ...]:
-    """Return all compiled forms: Hopper's for many rows and for fewer, and others', or just one."""
+    """Return all compiled forms: that of few rows, and Hopper's own for many where it has one."""
+    few = decode_variant(form)
     if not form.is_usual:
-        return (decode_variant(form),)
-    others = tuple(name for name in TARGETS if name != HOPPER)
-    return (
-        decode_variant(form, tile=32, num_stages=3, targets=(HOPPER,)),
-        decode_variant(form, num_stages=4, targets=(HOPPER,)),
-        decode_variant(form, targets=others),
-    )
+        return (few,)
+    return few, decode_variant(form, tile=32, num_stages=3, targets=(HOPPER,))
 
 
 def decode_variant_for(form: DecodeForm, target: str, splits: int) -> Variant:
     """Return the compiled form for sequences that so many programs share.
 
     One program a sequence is where rows are many: the fewer registers, the more of them are there
-    at once. Of 7B's heads on an H200, 128 rows of 576 tokens take 44 us for 50, and eight of 30,000
-    tokens, whose tiles come three ahead, 124 for 156.
+    at once. Of 7B's heads on an H200, 128 rows of 576 tokens take 44 us for 50. For few rows tiles
+    that come three ahead are faster alone (eight of 30,000 tokens 124 us for 156), and make a step
+    slower (one row 1.70 ms for 1.49): what they keep of a multiprocessor's shared memory is what
+    the kernels around them begin early in.
     """
-    many, few, others = (decode_variants(form) * 3)[:3]
-    if target != HOPPER:
-        return others
-    return many if splits == 1 else few
+    variants = decode_variants(form)
+    return variants[-1] if target == HOPPER and splits == 1 else variants[0]
 
 
 def decode_variant(
