@@ -173,7 +173,7 @@ install_zse() {
     $run ln -sf "$home/bin/zse" "$link"
     [ -n "$run" ] || say "installed: $("$link" --version 2>/dev/null) as $link"
     case ":$PATH:" in *":$prefix/bin:"*) ;; *) say "hint: put $prefix/bin into PATH" ;; esac
-    say "Try: zse chat tiny   (it asks for --extras convert), or zse --help"
+    say "Try: zse chat tiny   (the built-in model), or zse --help"
 }
 
 uninstall_zse() {

@@ -127,11 +127,12 @@ def test_in_a_terminal_a_failed_question_is_forgotten(capsys, monkeypatch, tmp_p
 @pytest.mark.slow
 def test_a_model_that_is_converted_first_tells_how_far_it_is(tmp_path, monkeypatch):
     from zse.cli.chat_backends import LocalBackend
+    from zse.models.builtin import builtin_checkpoint
 
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path))
     told = []
     LocalBackend(
-        "tiny",
+        str(builtin_checkpoint("tiny")),
         load_options(device="cpu", threads=1, max_context=64),
         progress=lambda *values: told.append(values),
     ).close()

@@ -22,6 +22,7 @@ from zse.engine.opening import open_model
 from zse.errors import DeviceError, FormatError, SourceChangedError, UsageError
 from zse.format.reader import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.models.builtin import builtin_checkpoint
 from zse.option import with_values
 from zse.options import load_options
 from zse.quantize.locate import locate_model
@@ -162,13 +163,13 @@ def test_options_that_mean_nothing_are_refused_before_a_model_is_looked_for(opti
 
 def test_a_conversion_on_the_way_tells_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path))
-    seen = []
-    path = locate_model("tiny", load_settings(), progress=lambda *now: seen.append(now))
+    checkpoint, seen = builtin_checkpoint("tiny"), []
+    path = locate_model(checkpoint, load_settings(), progress=lambda *now: seen.append(now))
     assert {stage for stage, _, _ in seen} == {"convert"}
     assert seen[0][1] == 0
     assert seen[-1][1] == seen[-1][2]
     seen.clear()
-    assert locate_model("tiny", load_settings(), progress=lambda *now: seen.append(now)) == path
+    assert locate_model(checkpoint, load_settings(), progress=lambda *now: seen.append(now)) == path
     assert seen == []
 
 
