@@ -40,6 +40,12 @@ def measure_prefill(front, nodes: Any, asking: Asking, tokens: int, rounds: int)
     used: dict[Codec, list[float]] = {codec: [] for codec in taken}
     for number in range(rounds):
         for codec in taken:
+            # Else the order would have rows of the last prompt sent again, in this one's time.
+            for _ in range(2):  # a step behind the one that is settled: logs are cut with steps
+                wait_until(lambda: min(front._settled()) >= front._flight.answered, 60.0)
+                rest = Run()
+                asking.ask(rest, [5], max_tokens=1)
+                asking.finish(rest)
             with front._lock:
                 front._codecs = [Codec.RAW, *[codec] * (len(front.duties) - 1)]
                 front._give_order()
