@@ -22,9 +22,9 @@ STRETCH = 2.2
 """Times what a step without prompts takes that one with a piece of a prompt may take."""
 LEAST_SECONDS = 0.016
 """What it may take in any case: nobody sees it, and smaller pieces would make prompts slow."""
-CROWD_STEPS = 4
-"""Long pieces that prompts must be worth to count as a crowd, where more answers wait than prompts:
-what one request brings is read in short ones."""
+CROWD = 2
+"""Times as many prompts as answers count as a crowd. Beside more answers long pieces would save all
+of them a hundredth of their time, and cost each a pause."""
 HARDLY_LONGER = 1.15
 """Times what a token of a long piece takes that one of a shorter piece may take."""
 ROUNDED_TO = 64
@@ -102,18 +102,17 @@ class PromptBudget:
         plain = self._plain_seconds(num_rows) if num_rows else 0.0
         return began + plain + num_tokens * _nearest(self._token_seconds, num_tokens)
 
-    def tokens_beside(self, num_rows: int, num_prompts: int, prompt_tokens: int) -> int:
+    def tokens_beside(self, num_rows: int, num_prompts: int) -> int:
         """Return how many tokens of prompts may be computed beside rows of answers.
 
         Args:
             num_rows: Of answers.
             num_prompts: Who wait for their first token.
-            prompt_tokens: That are to be computed for these.
         """
         if not num_rows:
             return self._most_tokens
         long = self._well_at_once
-        is_crowd = num_prompts >= num_rows or prompt_tokens >= CROWD_STEPS * long
+        is_crowd = num_prompts >= CROWD * num_rows
         # Together with the rows beside it a piece fills tiles: one row more is a whole tile more.
         piece = max((long if is_crowd else self._short_rows()) - num_rows, long // SHORTEST)
         plain = self._plain_seconds(num_rows)

@@ -240,9 +240,8 @@ class Scheduler:
         """Return how many tokens of prompts a step takes beside rows of answers."""
         if not prompts and not self.waiting:
             return self._max_batch_tokens
-        waiting = [*prompts, *self.waiting] if self.boarding.has_slot else prompts
-        tokens = sum([sequence.num_remaining for sequence in waiting])
-        return self.prompt_budget.tokens_beside(num_rows, len(waiting), tokens)
+        num_waiting = len(self.waiting) if self.boarding.has_slot else 0
+        return self.prompt_budget.tokens_beside(num_rows, len(prompts) + num_waiting)
 
     def _cover(self, chunks: list[ScheduledChunk]) -> None:
         """Have blocks for what layers with a window keep of the step; they are always there."""
