@@ -6,7 +6,7 @@ zse's commands take are read by this file, in sentences that fit ``error:``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import typer
 from typer import _completion_classes
@@ -16,12 +16,15 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typer._click import Command, Context, HelpFormatter
     from typer.core import _TyperParameter
 
 
 # No help of zse has rich's marks, and importing rich would double the time of each Tab.
 _completion_classes._sanitize_help_text = lambda text: text
+Function = TypeVar("Function", bound="Callable[..., Any]")
 HELP_NAMES = ["-h", "--help"]
 
 
@@ -39,8 +42,9 @@ class GroupedCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
             if row is not None:
-                is_option = isinstance(parameter, TyperOption)
-                group = (parameter.rich_help_panel or "Options") if is_option else "Arguments"
+                group = "Arguments"
+                if isinstance(parameter, TyperOption):
+                    group = parameter.rich_help_panel or "Options"
                 groups.setdefault(group, []).append(row)
         for title, rows in groups.items():
             if rows:
@@ -55,7 +59,7 @@ class App(typer.Typer):
         settings = {"add_completion": False, "suggest_commands": False, **settings}
         super().__init__(rich_markup_mode=None, **settings)
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         """Add a command, as ``typer.Typer.command`` does."""
         return super().command(name, **{"cls": GroupedCommand, **settings})
 

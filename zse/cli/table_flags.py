@@ -55,7 +55,7 @@ def with_flags_of(
 
 def _titles(of: type) -> dict[str, str]:
     """Return what the help calls the group of each option that is in a record of its own."""
-    found = {}
+    found: dict[str, str] = {}
     for entry in fields(of):
         if hasattr(entry.default, "__record__"):
             inner = type(entry.default)
