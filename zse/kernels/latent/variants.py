@@ -7,6 +7,7 @@ All published models keep latents of 512 columns and a key of 64 that turns, and
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 from zse.kernels.layout import ACTIVATION_GROUP
 from zse.kernels.rope_store.variants import CACHE
@@ -152,8 +153,8 @@ PREFILL = Kernel(
         number("scale", "fp32"),
     ),
 )
-_WIDTHS = {"RANK": RANK, "TURNING": TURNING}
-_HEADS = {"KEY_DIM": KEY_DIM, "VALUE_DIM": VALUE_DIM}
+_WIDTHS: dict[str, Any] = {"RANK": RANK, "TURNING": TURNING}
+_HEADS: dict[str, Any] = {"KEY_DIM": KEY_DIM, "VALUE_DIM": VALUE_DIM}
 
 
 def store_variant(*, quantized: bool) -> Variant:
