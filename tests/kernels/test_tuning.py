@@ -102,7 +102,7 @@ def test_a_broken_file_of_the_user_is_an_error_that_names_it(
 def test_every_shipped_table_is_small_and_names_variants_that_exist() -> None:
     keys = {variant.key for variant in all_variants()}
     for path in tuning.SHIPPED.glob("*.json"):
-        assert path.stat().st_size < 20_000
+        assert path.stat().st_size < 21_000
         device_name = json.loads(path.read_text())["device"]
         assert path.stem == slug(device_name)
         for choices in read_tuning(path, device_name).tables.values():
