@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _completion_classes._sanitize_help_text = lambda text: text
 Function = TypeVar("Function", bound="Callable[..., Any]")
 HELP_NAMES = ["-h", "--help"]
-Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def say(words: str) -> None:
