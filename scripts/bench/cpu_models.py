@@ -24,12 +24,15 @@ SHAPES = {
     "A3B": "qwen3-a3b-4-layers",
     "gpt-oss": "gpt-oss-3-layers",
     "hybrid": "qwen3.6-a3b-4-layers",
+    "gemma2": "gemma-2-2b-6-layers",
     "gemma3": "gemma-3-4b-6-layers",
+    "glm4": "glm-4-9b-4-layers",
     "glm45": "glm-4.5-air-3-layers",
     "mixtral": "mixtral-8x7b-2-layers",
     "olmo2": "olmo-2-1b-8-layers",
     "phi3": "phi-3-mini-6-layers",
     "qwen2_moe": "qwen1.5-a2.7b-4-layers",
+    "qwen3": "qwen3-4b-6-layers",
     "smollm3": "smollm3-3b-8-layers",
 }
 QUANTIZED_SIZES = ("0.5B", "1.1B")

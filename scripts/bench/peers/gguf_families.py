@@ -35,24 +35,26 @@ class Form:
     normed_heads: str = ""
     """``each`` or ``all``: whether queries and keys are normed by head or together."""
     has_bias: bool = False
-    joins: bool = False
-    """Whether q, k and v are one matrix, and gate and up another."""
+    joins: frozenset[str] = frozenset()
+    """``heads``: q, k and v are one matrix; ``gates``: gate and up are."""
     shared: str = ""
     """``gated`` or ``plain``: the expert of every token."""
     selects_with_bias: bool = False
     is_hybrid: bool = False
+    head_is_table: bool = False
+    """Whether llama.cpp takes no other head than the embedding."""
 
 
 _AFTER = ("attn", "post_attention")
+_AROUND = ("attn", "post_attention", "ffn", "post_ffw")
 FORMS = {
     "olmo2": Form(architecture="olmo2", norms=("post_attention", "post_ffw"), normed_heads="all"),
-    "phi3": Form(architecture="phi3", joins=True),
+    "phi3": Form(architecture="phi3", joins=frozenset(["heads", "gates"])),
     "smollm3": Form(architecture="smollm3"),
-    "gemma3_text": Form(
-        architecture="gemma3",
-        norms=("attn", "post_attention", "ffn", "post_ffw"),
-        normed_heads="each",
-    ),
+    "gemma2": Form(architecture="gemma2", norms=_AROUND, head_is_table=True),
+    "gemma3_text": Form(architecture="gemma3", norms=_AROUND, normed_heads="each"),
+    "glm4": Form(architecture="glm4", norms=_AROUND, has_bias=True, joins=frozenset(["gates"])),
+    "qwen3": Form(architecture="qwen3", normed_heads="each"),
     "mixtral": Form(architecture="llama"),
     "qwen2_moe": Form(architecture="qwen2moe", has_bias=True, shared="gated"),
     "qwen3_moe": Form(architecture="qwen3moe", normed_heads="each"),
@@ -83,6 +85,9 @@ def add_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:
     writer.add_rope_dimension_count(int(head * settings.get("partial_rotary_factor", 1.0)))
     if settings.get("sliding_window"):
         writer.add_sliding_window(settings["sliding_window"])
+    if settings.get("attn_logit_softcapping"):
+        writer.add_attn_logit_softcapping(settings["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(settings["final_logit_softcapping"])
     if count := _count_of_experts(settings):
         writer.add_expert_count(count)
         writer.add_expert_used_count(settings["num_experts_per_tok"])
@@ -162,7 +167,7 @@ def _parts(settings: dict[str, Any], width: int) -> list[tuple[str, int, int]]:
 def _add_attention(tensors: Tensors, at: str, settings: dict[str, Any], kind: Quant) -> None:
     form, head = FORMS[settings["model_type"]], _head_of(settings)
     projections = _projections(settings)
-    if form.joins:
+    if "heads" in form.joins:
         joined = sum(rows for part, rows, _ in projections if part != "output")
         projections = [("qkv", joined, settings["hidden_size"]), projections[-1]]
     for part, rows, columns in projections:
@@ -193,7 +198,7 @@ def _add_linear_attention(tensors: Tensors, at: str, settings: dict[str, Any], k
 
 def _add_mlp(tensors: Tensors, at: str, settings: dict[str, Any], kind: Quant) -> None:
     parts = _parts(settings, settings["intermediate_size"])
-    if FORMS[settings["model_type"]].joins:
+    if "gates" in FORMS[settings["model_type"]].joins:
         parts = [("up", 2 * parts[1][1], parts[1][2]), parts[2]]
     for part, rows, columns in parts:
         tensors.add(f"{at}ffn_{part}.weight", rows, columns, kind)

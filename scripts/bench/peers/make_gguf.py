@@ -83,11 +83,14 @@ def _add_tokenizer(writer: GGUFWriter, vocabulary: int) -> None:
 def _add_tensors(writer: GGUFWriter, settings: dict, kind: str) -> None:
     base, blocks = KINDS[kind], _Blocks(writer)
     hidden, vocabulary = settings["hidden_size"], settings["vocab_size"]
+    form = gguf_families.FORMS.get(settings["model_type"])
     table = Quant.Q8_0 if base is Quant.MXFP4 else base
-    blocks.add("token_embd.weight", vocabulary, hidden, table)
+    head = Quant.Q6_K if base in (Quant.Q4_0, Quant.Q4_K) else table
+    is_table = form is not None and form.head_is_table
+    blocks.add("token_embd.weight", vocabulary, hidden, head if is_table else table)
     blocks.floats("output_norm.weight", hidden)
-    if not (kind == "f16" and settings["tie_word_embeddings"]):  # else as llama-quantize finds it
-        head = Quant.Q6_K if base in (Quant.Q4_0, Quant.Q4_K) else table
+    is_left_out = kind == "f16" and settings["tie_word_embeddings"]  # as llama-quantize finds it
+    if not (is_table or is_left_out):
         blocks.add("output.weight", vocabulary, hidden, head)
     for index in range(settings["num_hidden_layers"]):
         if settings["model_type"] in gguf_families.FORMS:
