@@ -57,7 +57,7 @@ def _middle(steps: list[dict[str, Any]], key: str) -> float:
 
 
 def _sum(steps: list[dict[str, Any]], key: str) -> float:
-    return sum(step.get(f"{key}_us", 0.0) for step in steps) / 1e6
+    return float(sum(step.get(f"{key}_us", 0.0) for step in steps)) / 1e6
 
 
 def main() -> None:
