@@ -61,7 +61,7 @@ def test_a_node_of_another_version_that_comes_later_is_named_and_given_nothing(p
     assert "late" not in pair.front.peers.by_name
     late._own = Introduction("late", "node", __version__)
     until(lambda: "late" in pair.front.peers.by_name)
-    assert late.address not in problems(pair)
+    until(lambda: late.address not in problems(pair))
 
 
 def spoilt(node, change):

@@ -39,7 +39,7 @@ _WIRE_BYTES_PER_SECOND = 250e6
 _MOST_IN_FLIGHT_SECONDS = 0.1
 """Of what is in flight, at the speed that a wire has shown: slow wires have shallow queues, too."""
 _FIRST_IN_FLIGHT_BYTES, _LEAST_AT_ALL_BYTES = 1 << 18, 1 << 16
-_PAUSE_SECONDS = 1e-3
+_LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1e-3, 0.02
 _POLL_SECONDS = 0.5
 _MOVED_BYTES, _MOVED_SECONDS = 1 << 13, 0.1
 """That must arrive in so long for a wire to count as one that moves: two thirds of a megabit."""
@@ -187,17 +187,20 @@ class Sender:
     def _give_all(self) -> None:
         """Give the system the frame that was begun, as fast as its wire takes it."""
         bound, begun = most_in_flight(self._socket), time.monotonic()
-        before = self._given_bytes - self._in_flight()
+        before, pause = self._given_bytes - self._in_flight(), _LEAST_PAUSE_SECONDS
         while self._parts and not self._is_closed:
             in_flight = self._in_flight()
             passed = time.monotonic() - begun
             if passed > _MOST_IN_FLIGHT_SECONDS / 10:
-                rate = (self._given_bytes - in_flight - before) / passed
+                rate = max((self._given_bytes - in_flight - before) / passed, 1.0)
                 wanted = int(rate * _MOST_IN_FLIGHT_SECONDS)
                 self._most_in_flight = max(_LEAST_AT_ALL_BYTES, wanted)
+                # Until a quarter has arrived there is nothing to do but to use a processor.
+                drained = min(bound, self._most_in_flight) / (4 * rate)
+                pause = min(max(drained, _LEAST_PAUSE_SECONDS), _MOST_PAUSE_SECONDS)
             room = min(bound, self._most_in_flight) - in_flight
             if room <= 0:
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(pause)
                 continue
             with self._lock:
                 taken = self._give(room)
