@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zse.kernels.attention import variants as attention
+from zse.kernels.attention.definitions import CONTEXT_APART
 from zse.kernels.layout import HeadShape
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def context_forms() -> Iterator[Variant]:
         )
     for tokens, stages in APART:
         yield attention.context_variant(
-            128, tokens, queries=128, num_stages=stages, kernel=attention.CONTEXT_APART
+            128, tokens, queries=128, num_stages=stages, kernel=CONTEXT_APART
         )
 
 
@@ -104,7 +105,7 @@ def contexts(launcher: Any, report: Report) -> None:
             sizes = dict(form.constants)
             queries, tokens = int(sizes["QUERIES"]), int(sizes["TOKENS"])
             shape = f"{queries} x {tokens}, {form.num_warps} warps, {form.num_stages} stages"
-            shape += " apart" * (form.kernel is attention.CONTEXT_APART)
+            shape += " apart" * (form.kernel is CONTEXT_APART)
             name = f"context {count} after {first}: {shape}"
             if not report.wants(name):
                 continue
