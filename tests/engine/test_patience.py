@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from async_asking import collect, until
 
-from zse.engine.patience import BEFORE_ITS_BEGIN, SPARE_SECONDS, Patience
+from zse.engine.patience import SAFETY, SPARE_SECONDS, Patience
 from zse.engine.prompt_budget import PromptBudget
 
 
@@ -51,13 +51,9 @@ def patience_after(budget, clock, host_seconds):
 def test_it_ends_when_the_host_must_begin(budget, clock):
     patience = patience_after(budget, clock, [0.002])
     budget.submitted(PROMPT, clock.at)
-    assert patience.seconds_for(PROMPT) == pytest.approx(
-        0.020 - SPARE_SECONDS - BEFORE_ITS_BEGIN * 0.002
-    )
+    assert patience.seconds_for(PROMPT) == pytest.approx(0.020 - SPARE_SECONDS - SAFETY * 0.002)
     clock.at += 0.010
-    assert patience.seconds_for(PROMPT) == pytest.approx(
-        0.010 - SPARE_SECONDS - BEFORE_ITS_BEGIN * 0.002
-    )
+    assert patience.seconds_for(PROMPT) == pytest.approx(0.010 - SPARE_SECONDS - SAFETY * 0.002)
     clock.at += 0.010
     assert patience.seconds_for(PROMPT) < 0
 
@@ -69,7 +65,7 @@ def test_a_host_that_was_slow_is_given_more_time_and_trusted_again_slowly(budget
     budget.submitted(PROMPT, clock.at)
     left = [patience.seconds_for(PROMPT) for patience in (slow, better, quick)]
     assert left == sorted(left)
-    assert left[2] - left[0] == pytest.approx(BEFORE_ITS_BEGIN * 0.006)
+    assert left[2] - left[0] == pytest.approx(SAFETY * 0.006)
 
 
 def test_there_is_none_where_answers_alone_are_computed_or_nothing_is_known(budget, clock):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zse.engine.prompt_budget import CROWD, LEAST_SECONDS, STRETCH, PromptBudget
+from zse.engine.prompt_budget import CROWD_STEPS, LEAST_SECONDS, STRETCH, PromptBudget
 
 MOST, LONG = 8192, 2048
 
@@ -24,8 +24,8 @@ def seen(plain: dict[int, float], token_seconds: float) -> PromptBudget:
     return budget
 
 
-def beside(budget: PromptBudget, rows: int, prompts: int = 1) -> int:
-    return budget.tokens_beside(rows, prompts)
+def beside(budget: PromptBudget, rows: int, prompts: int = 1, tokens: int = 500) -> int:
+    return budget.tokens_beside(rows, prompts, tokens)
 
 
 SLOW = {4: 1.0, 64: 1.0}, 0.01
@@ -55,14 +55,15 @@ def test_a_piece_and_the_rows_beside_it_are_as_many_as_a_device_computes_well(
 
 def test_a_crowd_is_read_in_pieces_twice_as_long() -> None:
     budget = seen(*SLOW)
-    for rows in (1, 4, 64):
-        assert beside(budget, rows, prompts=CROWD * rows - 1) + rows == LONG // 2
-        assert beside(budget, rows, prompts=CROWD * rows) + rows == LONG
+    assert beside(budget, 4, prompts=3, tokens=900) + 4 == LONG // 2
+    assert beside(budget, 4, prompts=4, tokens=900) + 4 == LONG  # as many wait for a first token
+    assert beside(budget, 64, prompts=9, tokens=CROWD_STEPS * LONG - 1) + 64 == LONG // 2
+    assert beside(budget, 64, prompts=9, tokens=CROWD_STEPS * LONG) + 64 == LONG
 
 
 def test_many_answers_leave_prompts_something() -> None:
-    assert beside(seen(*SLOW), 5000) == LONG // 8
-    assert PromptBudget(100, LONG).tokens_beside(99, 1) == 12
+    assert beside(seen(*SLOW), 5000) == LONG // 4
+    assert PromptBudget(100, LONG).tokens_beside(99, 1, 500) == 25
 
 
 def test_rows_that_were_never_measured_take_what_the_nearest_did() -> None:
@@ -108,31 +109,5 @@ def test_whatever_is_measured_an_answer_is_never_left_without_a_piece_or_given_t
     budget = new_budget()
     for _ in range(500):
         budget.note(draw.randint(0, 300), draw.choice([0, 5, 2300, 4000]), draw.random() ** 8)
-        rows, prompts = draw.randint(0, 300), draw.randint(0, 300)
-        assert LONG // 8 <= budget.tokens_beside(rows, prompts) <= MOST
-
-
-def test_the_end_of_a_step_is_expected_by_what_steps_of_its_size_took() -> None:
-    budget = PromptBudget(MOST, LONG, now=lambda: 50.0)
-    for tokens, each in ((500, 24e-6), (2000, 18e-6), (8000, 20e-6)):
-        budget.note(0, tokens, tokens * each)
-    budget.note(8, 0, 0.002)
-    for tokens, each in ((510, 24e-6), (1900, 18e-6), (7000, 20e-6), (30, 24e-6)):
-        chunks = [SimpleNamespace(num_tokens=tokens, kind="prefill")]
-        budget.submitted(chunks, 50.0)
-        assert budget.expected_end(chunks) == pytest.approx(50.0 + tokens * each)
-        beside_answers = [SimpleNamespace(num_tokens=1, kind="decode")] * 8 + chunks
-        assert budget.expected_end(beside_answers) == pytest.approx(50.002 + tokens * each)
-
-
-@pytest.mark.parametrize(("ratio", "rows"), [(1.1, LONG // 8), (1.2, LONG // 4), (1.4, LONG // 2)])
-def test_shorter_pieces_are_enough_where_they_are_read_hardly_slower(
-    ratio: float, rows: int
-) -> None:
-    budget = new_budget()
-    budget.note(8, 0, 0.1)
-    for tokens, each in ((2000, 1.0), (1000, 1.0), (500, ratio / 1.1), (256, ratio)):
-        budget.note(0, tokens, tokens * each * 1e-3)
-        budget.note(0, tokens, tokens * each * 1e-3)
-    assert beside(budget, 8) == max(rows - 8, LONG // 8)
-    assert beside(budget, 8, prompts=16) == LONG - 8
+        rows, prompts, tokens = (draw.randint(0, most) for most in (300, 300, 9000))
+        assert LONG // 4 <= budget.tokens_beside(rows, prompts, tokens) <= MOST

@@ -201,12 +201,12 @@ def test_of_two_equal_arrivals_the_first_goes_first():
     assert ranks == sorted(ranks, reverse=True)
 
 
-@pytest.mark.parametrize(("more", "pieces"), [(64, [191]), (65, [127, 65])])
+@pytest.mark.parametrize(("more", "pieces"), [(64, [319]), (65, [255, 65])])
 def test_the_last_few_tokens_of_a_prompt_are_no_step_of_their_own(make_scheduler, more, pieces):
     scheduler = make_scheduler(num_blocks=200, max_batch_tokens=4096)
     scheduler.add(make_sequence(4))
     run_step(scheduler)
-    scheduler.add(make_sequence(127 + more, arrival=1, first_token=9))
+    scheduler.add(make_sequence(255 + more, arrival=1, first_token=9))
     found = [{who: n for who, _, n in run_step(scheduler)}[1] for _ in pieces]
     assert found == pieces
 

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.prompt_budget import PromptBudget
 
-BEFORE_ITS_BEGIN = 0.5
-"""Of what planning and handing over took lately: the device begins with the first kernel that it is
-handed, and is slower at each than the host."""
+SAFETY = 1.5
+"""Times what planning and handing over took lately that is left for it."""
 SPARE_SECONDS = 0.001
 """More that is left: a thread is not woken on the spot."""
 _NEWEST_WEIGHS = 0.25
@@ -57,7 +56,7 @@ class Patience:
             return 0.0
         expected = self._budget.expected_end(running)
         left = expected - self._budget.now() - SPARE_SECONDS
-        return left - BEFORE_ITS_BEGIN * self._host_seconds
+        return left - SAFETY * self._host_seconds
 
 
 def reads_prompts(chunks: Sequence[ScheduledChunk]) -> bool:

@@ -22,16 +22,13 @@ STRETCH = 2.2
 """Times what a step without prompts takes that one with a piece of a prompt may take."""
 LEAST_SECONDS = 0.016
 """What it may take in any case: nobody sees it, and smaller pieces would make prompts slow."""
-CROWD = 2
-"""Times as many prompts as answers count as a crowd. Beside more answers long pieces would save all
-of them a hundredth of their time, and cost each a pause."""
-HARDLY_LONGER = 1.15
-"""Times what a token of a long piece takes that one of a shorter piece may take."""
+CROWD_STEPS = 4
+"""Long pieces that prompts must be worth to count as a crowd, where more answers wait than prompts:
+what one request brings is read in short ones."""
 ROUNDED_TO = 64
 """A piece is a multiple of this, as tiles of queries are."""
-SHORTEST = 8
-"""Part of what is well computed at once that a piece is in any case. A step of fewer tokens tells
-nothing of what one takes: it takes what a step takes in any case."""
+_FEWEST_TOKENS = 256
+"""Of prompts in a step that tells what a token takes: fewer take what a step takes in any case."""
 _NEWEST_WEIGHS = 0.25
 _MOST_GROWTH = 1.5
 """Times what was believed that a step counts as at most: who was interrupted tells nothing."""
@@ -60,8 +57,8 @@ class PromptBudget:
         self._last_ended = now()
         self._plain: dict[int, float] = {}
         """Seconds of steps without prompts, by the power of two that holds their rows."""
-        self._token_seconds: dict[int, float] = {}
-        """What a token of a prompt adds to a step, by the power of two that holds the tokens."""
+        self._token_seconds = 0.0
+        """What a token of a prompt adds to a step; 0 until it was seen."""
 
     def submitted(self, chunks: Sequence[ScheduledChunk], began: float) -> None:
         """Note that a step was handed to the runner, and when that began."""
@@ -87,65 +84,49 @@ class PromptBudget:
         if not num_tokens:
             bucket = (num_rows - 1).bit_length()
             self._plain[bucket] = _mixed(self._plain.get(bucket, 0.0), seconds)
-        elif num_tokens >= self._well_at_once // SHORTEST:
+        elif num_tokens >= min(_FEWEST_TOKENS, self._well_at_once):
             added = seconds - (self._plain_seconds(num_rows) if num_rows else 0.0)
-            bucket, each = (num_tokens - 1).bit_length(), max(added, 0.0) / num_tokens
-            self._token_seconds[bucket] = _mixed(self._token_seconds.get(bucket, 0.0), each)
+            self._token_seconds = _mixed(self._token_seconds, max(added, 0.0) / num_tokens)
 
     def expected_end(self, chunks: Sequence[ScheduledChunk]) -> float:
-        """Return when the oldest step in flight should end; 0 where none like it was seen."""
+        """Return when the oldest step in flight should end; 0 where nothing is known of its like.
+
+        It is rather too early than too late: few tokens take longer each than many.
+        """
         if not self._token_seconds:
             return 0.0
         num_tokens = sum([chunk.num_tokens for chunk in chunks if chunk.kind == "prefill"])
         num_rows = sum([chunk.num_tokens for chunk in chunks if chunk.kind != "prefill"])
         began = max(self._submitted.get(id(chunks), self._last_ended), self._last_ended)
         plain = self._plain_seconds(num_rows) if num_rows else 0.0
-        return began + plain + num_tokens * _nearest(self._token_seconds, num_tokens)
+        return began + plain + num_tokens * self._token_seconds
 
-    def tokens_beside(self, num_rows: int, num_prompts: int) -> int:
+    def tokens_beside(self, num_rows: int, num_prompts: int, prompt_tokens: int) -> int:
         """Return how many tokens of prompts may be computed beside rows of answers.
 
         Args:
             num_rows: Of answers.
             num_prompts: Who wait for their first token.
+            prompt_tokens: That are to be computed for these.
         """
         if not num_rows:
             return self._most_tokens
         long = self._well_at_once
-        is_crowd = num_prompts >= CROWD * num_rows
+        is_crowd = num_prompts >= num_rows or prompt_tokens >= CROWD_STEPS * long
         # Together with the rows beside it a piece fills tiles: one row more is a whole tile more.
-        piece = max((long if is_crowd else self._short_rows()) - num_rows, long // SHORTEST)
+        piece = max((long if is_crowd else long // 2) - num_rows, long // 4)
         plain = self._plain_seconds(num_rows)
-        token_seconds = _nearest(self._token_seconds, long)
-        if token_seconds:
+        if self._token_seconds:
             allowed = max(plain * STRETCH, LEAST_SECONDS) - plain
-            unseen = int(allowed / token_seconds) // ROUNDED_TO * ROUNDED_TO
+            unseen = int(allowed / self._token_seconds) // ROUNDED_TO * ROUNDED_TO
             piece = max(piece, unseen)
         return min(self._most_tokens, max(piece, 1))
 
-    def _short_rows(self) -> int:
-        """Return the rows of a step with a short piece: half of what is well computed at once.
-
-        Where fewer were seen to take hardly longer each, as of a large model, they are enough.
-        """
-        long = self._well_at_once
-        most = _nearest(self._token_seconds, long) * HARDLY_LONGER
-        for part in (SHORTEST, SHORTEST // 2):
-            rows = long // part
-            if 0 < self._token_seconds.get((rows - 1).bit_length(), float("inf")) <= most:
-                return rows
-        return long // 2
-
     def _plain_seconds(self, num_rows: int) -> float:
         """Return what so many rows take alone: as measured, or what the nearest number did."""
-        return _nearest(self._plain, num_rows)
-
-
-def _nearest(known: dict[int, float], count: int) -> float:
-    """Return what is known by the power of two that is nearest to a count; 0 where nothing is."""
-    bucket = (count - 1).bit_length()
-    nearest = min(known, key=lambda each: abs(each - bucket), default=None)
-    return 0.0 if nearest is None else known[nearest]
+        bucket = (num_rows - 1).bit_length()
+        nearest = min(self._plain, key=lambda known: abs(known - bucket), default=None)
+        return 0.0 if nearest is None else self._plain[nearest]
 
 
 def _mixed(old: float, newest: float) -> float:

@@ -240,8 +240,9 @@ class Scheduler:
         """Return how many tokens of prompts a step takes beside rows of answers."""
         if not prompts and not self.waiting:
             return self._max_batch_tokens
-        num_waiting = len(self.waiting) if self.boarding.has_slot else 0
-        return self.prompt_budget.tokens_beside(num_rows, len(prompts) + num_waiting)
+        waiting = [*prompts, *self.waiting] if self.boarding.has_slot else prompts
+        tokens = sum([sequence.num_remaining for sequence in waiting])
+        return self.prompt_budget.tokens_beside(num_rows, len(waiting), tokens)
 
     def _cover(self, chunks: list[ScheduledChunk]) -> None:
         """Have blocks for what layers with a window keep of the step; they are always there."""
