@@ -24,16 +24,22 @@ SHAPES = {
     "A3B": "qwen3-a3b-4-layers",
     "gpt-oss": "gpt-oss-3-layers",
     "hybrid": "qwen3.6-a3b-4-layers",
+    "deepseek_v2": "deepseek-v2-latents-3-layers",
     "gemma2": "gemma-2-2b-6-layers",
     "gemma3": "gemma-3-4b-6-layers",
+    "gemma4": "gemma-4-6-layers",
     "glm4": "glm-4-9b-4-layers",
+    "gpt2": "gpt2-medium",
+    "granite": "granite-3-2b-8-layers",
     "glm45": "glm-4.5-air-3-layers",
     "mixtral": "mixtral-8x7b-2-layers",
     "olmo2": "olmo-2-1b-8-layers",
+    "olmo3": "olmo-3-7b-4-layers",
     "phi3": "phi-3-mini-6-layers",
     "qwen2_moe": "qwen1.5-a2.7b-4-layers",
     "qwen3": "qwen3-4b-6-layers",
     "smollm3": "smollm3-3b-8-layers",
+    "starcoder2": "starcoder2-3b-8-layers",
 }
 QUANTIZED_SIZES = ("0.5B", "1.1B")
 """Whose forms llama.cpp makes itself; a mixture's 16-bit form would fill a disk."""

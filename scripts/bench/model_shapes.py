@@ -150,6 +150,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3-a3b-4-layers": {**QWEN3_MOE, **FEW, "num_hidden_layers": 4},
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
     "deepseek-v2-3-layers": {**DEEPSEEK_V2_LITE, **FEW, "num_hidden_layers": 3},
+    # llama.cpp tells the Lite by its 27 layers, and queries of others have a latent.
+    "deepseek-v2-latents-3-layers": {
+        **DEEPSEEK_V2_LITE,
+        **FEW,
+        "num_hidden_layers": 3,
+        "q_lora_rank": 1536,
+    },
     # Experts in MXFP4, whatever is asked for.
     "gpt-oss-20b": GPT_OSS,
     "gpt-oss-3-layers": {**GPT_OSS, **FEW, "num_hidden_layers": 3},

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gguf import ExpertGatingFuncType
 from gguf import GGMLQuantizationType as Quant
+from gguf_own import (
+    add_gemma4_ends,
+    add_gemma4_facts,
+    add_gemma4_layer,
+    add_latent_facts,
+    add_latent_layer,
+)
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -23,6 +30,9 @@ class Tensors(Protocol):
 
     def floats(self, name: str, *shape: int, deviation: float = 0.0) -> None:
         """Add numbers of 32 bits around zero, or ones."""
+
+    def given(self, name: str, values: list[float]) -> None:
+        """Add numbers of 32 bits as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +53,24 @@ class Form:
     is_hybrid: bool = False
     head_is_table: bool = False
     """Whether llama.cpp takes no other head than the embedding."""
+    is_plain: bool = False
+    """Whether norms and matrices have biases throughout, and MLPs no gate."""
 
 
 _AFTER = ("attn", "post_attention")
 _AROUND = ("attn", "post_attention", "ffn", "post_ffw")
 FORMS = {
     "olmo2": Form(architecture="olmo2", norms=("post_attention", "post_ffw"), normed_heads="all"),
+    "olmo3": Form(architecture="olmo2", norms=("post_attention", "post_ffw"), normed_heads="all"),
+    "granite": Form(architecture="granite"),
+    "gpt2": Form(
+        architecture="gpt2",
+        joins=frozenset(["heads"]),
+        has_bias=True,
+        is_plain=True,
+        head_is_table=True,
+    ),
+    "starcoder2": Form(architecture="starcoder2", has_bias=True, is_plain=True, head_is_table=True),
     "phi3": Form(architecture="phi3", joins=frozenset(["heads", "gates"])),
     "smollm3": Form(architecture="smollm3"),
     "gemma2": Form(architecture="gemma2", norms=_AROUND, head_is_table=True),
@@ -73,12 +95,19 @@ FORMS = {
         is_hybrid=True,
     ),
     "gpt_oss": Form(architecture="gpt-oss"),
+    "deepseek_v2": Form(architecture="deepseek2"),
+    "gemma4_text": Form(architecture="gemma4", head_is_table=True),
 }
 """By ``model_type``."""
+OWN_FACTS = {"deepseek_v2": add_latent_facts, "gemma4_text": add_gemma4_facts}
+OWN_LAYERS = {"deepseek_v2": add_latent_layer, "gemma4_text": add_gemma4_layer}
 
 
 def add_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:
     """Add what a family's architecture needs beside what all have."""
+    if settings["model_type"] in OWN_FACTS:
+        OWN_FACTS[settings["model_type"]](writer, settings)
+        return
     form, head = FORMS[settings["model_type"]], _head_of(settings)
     writer.add_key_length(head)
     writer.add_value_length(head)
@@ -100,6 +129,13 @@ def add_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:
         writer.add_expert_weights_scale(settings["routed_scaling_factor"])
         writer.add_expert_weights_norm(settings["norm_topk_prob"])
         writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    if form.is_plain:
+        writer.add_layer_norm_eps(settings.get("norm_epsilon", 1e-5))
+    if settings["model_type"] == "granite":
+        writer.add_attention_scale(settings["attention_multiplier"])
+        writer.add_embedding_scale(settings["embedding_multiplier"])
+        writer.add_logit_scale(settings["logits_scaling"])
+        writer.add_residual_scale(settings["residual_multiplier"])
     if form.is_hybrid:
         writer.add_full_attention_interval(LINEAR_EVERY)
         writer.add_rope_dimension_sections([11, 11, 10, 0])
@@ -112,14 +148,30 @@ def add_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:
         )
 
 
+def add_ends(tensors: Tensors, settings: dict[str, Any]) -> None:
+    """Add what a family has outside its layers beside what all have."""
+    hidden = settings["hidden_size"]
+    if FORMS[settings["model_type"]].is_plain:
+        tensors.floats("output_norm.bias", hidden, deviation=0.02)
+    if settings["model_type"] == "gpt2":
+        tensors.floats("position_embd.weight", settings["n_positions"], hidden, deviation=0.02)
+    if settings["model_type"] == "gemma4_text":
+        add_gemma4_ends(tensors, settings)
+
+
 def add_layer(tensors: Tensors, index: int, settings: dict[str, Any], kind: Quant) -> None:
     """Add a layer; its matrices, or gpt-oss' experts, are of ``kind``."""
+    if settings["model_type"] in OWN_LAYERS:
+        OWN_LAYERS[settings["model_type"]](tensors, index, settings, kind)
+        return
     at, form = f"blk.{index}.", FORMS[settings["model_type"]]
     if settings["model_type"] == "gpt_oss":
         _add_gpt_oss(tensors, at, settings, kind)
         return
     for norm in form.norms:
         tensors.floats(f"{at}{norm}_norm.weight", settings["hidden_size"])
+        if form.is_plain:
+            tensors.floats(f"{at}{norm}_norm.bias", settings["hidden_size"], deviation=0.02)
     if form.is_hybrid and (index + 1) % LINEAR_EVERY:
         _add_linear_attention(tensors, at, settings, kind)
     else:
@@ -172,7 +224,7 @@ def _add_attention(tensors: Tensors, at: str, settings: dict[str, Any], kind: Qu
         projections = [("qkv", joined, settings["hidden_size"]), projections[-1]]
     for part, rows, columns in projections:
         tensors.add(f"{at}attn_{part}.weight", rows, columns, kind)
-        if form.has_bias and part != "output":
+        if form.is_plain or (form.has_bias and part != "output"):
             tensors.floats(f"{at}attn_{part}.bias", rows, deviation=0.02)
     for part, rows, _ in projections[:2] if form.normed_heads else ():
         width = rows if form.normed_heads == "all" else head
@@ -197,11 +249,15 @@ def _add_linear_attention(tensors: Tensors, at: str, settings: dict[str, Any], k
 
 
 def _add_mlp(tensors: Tensors, at: str, settings: dict[str, Any], kind: Quant) -> None:
-    parts = _parts(settings, settings["intermediate_size"])
-    if "gates" in FORMS[settings["model_type"]].joins:
+    form, parts = FORMS[settings["model_type"]], _parts(settings, settings["intermediate_size"])
+    if form.is_plain:
+        parts = parts[1:]
+    if "gates" in form.joins:
         parts = [("up", 2 * parts[1][1], parts[1][2]), parts[2]]
     for part, rows, columns in parts:
         tensors.add(f"{at}ffn_{part}.weight", rows, columns, kind)
+        if form.is_plain:
+            tensors.floats(f"{at}ffn_{part}.bias", rows, deviation=0.02)
 
 
 def _add_experts(tensors: Tensors, at: str, settings: dict[str, Any], kind: Quant) -> None:

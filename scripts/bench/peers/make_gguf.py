@@ -57,9 +57,11 @@ def _add_facts(writer: GGUFWriter, settings: dict) -> None:
     writer.add_context_length(settings["max_position_embeddings"])
     writer.add_embedding_length(settings["hidden_size"])
     width = settings.get("intermediate_size") or settings["moe_intermediate_size"]
-    writer.add_feed_forward_length(width)
     writer.add_head_count(settings["num_attention_heads"])
-    writer.add_head_count_kv(settings["num_key_value_heads"])
+    if settings["model_type"] != "gemma4_text":  # which tells it of each layer
+        writer.add_feed_forward_length(width)
+    if settings["model_type"] not in gguf_families.OWN_FACTS:
+        writer.add_head_count_kv(settings["num_key_value_heads"])
     writer.add_rope_freq_base(settings["rope_theta"])
     writer.add_layer_norm_rms_eps(settings["rms_norm_eps"])
     writer.add_vocab_size(settings["vocab_size"])
@@ -92,6 +94,8 @@ def _add_tensors(writer: GGUFWriter, settings: dict, kind: str) -> None:
     is_left_out = kind == "f16" and settings["tie_word_embeddings"]  # as llama-quantize finds it
     if not (is_table or is_left_out):
         blocks.add("output.weight", vocabulary, hidden, head)
+    if form:
+        gguf_families.add_ends(blocks, settings)
     for index in range(settings["num_hidden_layers"]):
         if settings["model_type"] in gguf_families.FORMS:
             gguf_families.add_layer(blocks, index, settings, base)
@@ -142,6 +146,10 @@ class _Blocks:
         """Add numbers of 32 bits around zero, or ones."""
         drawn = self._random.normal(0, deviation, shape) if deviation else np.ones(shape)
         self._writer.add_tensor(name, drawn.astype(np.float32))
+
+    def given(self, name: str, values: list[float]) -> None:
+        """Add numbers of 32 bits as they are."""
+        self._writer.add_tensor(name, np.asarray(values, np.float32))
 
     def of(self, rows: int, columns: int, quant: Quant) -> np.ndarray:
         """Return uint8 [rows, bytes of a row]; they repeat after 65,536."""
