@@ -213,6 +213,7 @@ def main() -> int:
     parser.add_argument("--drain-seconds", type=float, default=5.0)
     parser.add_argument("--max-queue", type=int, default=256)
     parser.add_argument("--max-running", type=int, default=64)
+    parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()
 
     def load(state: AppState) -> LoadedModel:
@@ -226,7 +227,7 @@ def main() -> int:
     options = replace(
         settings.serve,
         model="scripted",
-        port=0,
+        port=arguments.port,
         drain_seconds=arguments.drain_seconds,
         max_queue=arguments.max_queue,
         load=load_options(max_sequences=arguments.max_running),

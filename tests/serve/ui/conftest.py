@@ -1,5 +1,9 @@
 """Servers with pages, people who are logged in, and a browser where there is one."""
 
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 from browser import Browser
 from browser import chromium as where
@@ -57,6 +61,21 @@ def log_in(guarded, add_key):
         return Person(guarded, add_key(name, scope=scope))
 
     return log_in
+
+
+@pytest.fixture
+def foreign_page(tmp_path):
+    """A page that another port of this machine serves."""
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    (folder / "index.html").write_text("<!doctype html><title>elsewhere</title><p>elsewhere</p>")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="session")

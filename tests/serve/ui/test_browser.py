@@ -132,6 +132,10 @@ def test_the_dashboard_is_live_and_says_when_the_server_is_away(
     tab.wait("document.querySelectorAll('#chart-rate canvas').length === 1")
     child.process.kill()
     tab.wait_for("the server is away")
+    child.process.wait()
+    start_command(scripted.__file__, "--port", str(child.port), ZSE_HOME=str(tmp_path))
+    tab.wait("document.body.innerText.includes('live')")
+    assert "the server is away" not in tab.run("document.body.innerText")
     tab.close()
 
 
@@ -261,6 +265,32 @@ def test_hostile_lines_of_the_audit_log_and_names_run_nothing(site, open_tab):
     for path in ("/models", "/dashboard"):
         tab.go(site.url + path)
     assert tab.run("window.hacked") is None
+
+
+def test_a_page_of_another_origin_does_nothing_in_the_name_of_who_is_logged_in(
+    start_command, scripted, chromium, foreign_page, tmp_path
+):
+    keys = f"admin:{ADMIN},{ALICE}"
+    child = start_command(scripted.__file__, ZSE_HOME=str(tmp_path), ZSE_API_KEYS=keys)
+    child.wait_for_line("ready")
+    tab = chromium.open(f"{child.url}/login")
+    tab.type(ADMIN)
+    tab.press("Enter")
+    tab.wait("location.pathname !== '/login'")
+    listen = (
+        f"new Promise(done => {{const heard = new WebSocket('ws://127.0.0.1:{child.port}/ws/stats');"
+        " heard.onmessage = () => done('heard'); heard.onerror = () => done('refused')})"
+    )
+    assert tab.run(listen) == "heard"
+    tab.go(foreign_page)  # of the same host, so that the browser sends its cookies along
+    assert tab.run(listen) == "refused"
+    for path, body in (("/api/keys", {"name": "forged"}), ("/sleep", {}), ("/login", {})):
+        sent = f"{{method: 'POST', credentials: 'include', mode: 'no-cors', body: '{json.dumps(body)}'}}"
+        assert tab.run(f"fetch('{child.url}{path}', {sent}).then(() => 'sent')") == "sent"
+    tab.close()
+    bearer = {"authorization": f"Bearer {ADMIN}"}
+    assert "forged" not in child.http.get("/api/keys", headers=bearer).text
+    assert child.http.get("/is_sleeping", headers=bearer).json() == {"is_sleeping": False}
 
 
 def test_a_person_logs_in_makes_a_key_and_logs_out(start_command, scripted, open_tab, tmp_path):
