@@ -62,7 +62,7 @@ def test_every_form_of_a_model_has_one_meaning(text: str, meaning: NamedModel) -
         ("a/b/c", "there is no file a/b/c", "There is no folder a/b either"),
         ("qwen", "there is no model 'qwen'", "Did you mean qwen.zse?"),
         ("tinny", "there is no model 'tinny'", "Did you mean tiny?"),
-        ("qwen2.5:7b", "there is no model 'qwen2.5:7b'", "OWNER/NAME on the hub"),
+        ("nothing:7b", "there is no model 'nothing:7b'", "OWNER/NAME on the hub"),
     ],
 )
 def test_a_name_of_nothing_is_called_what_it_is_and_leads_on(

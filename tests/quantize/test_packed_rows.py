@@ -85,7 +85,7 @@ def test_experts_stay_what_they_are_and_gate_rows_come_first(
     with ZSEReader(tmp_path / "m.zse") as reader:
         for name in ("gate_up", "down"):
             assert reader.entry(f"layers.1.experts.{name}.weight").scheme is Scheme.MXFP4
-        assert reader.entry("layers.1.qkv.weight").scheme is Scheme(quantization)
+        assert reader.entry("layers.1.o.weight").scheme is Scheme(quantization)
         up = reader.tensor("layers.1.experts.gate_up.weight").view(EXPERTS, 2, WIDTH, HIDDEN)
         down = reader.tensor("layers.1.experts.down.weight").view(EXPERTS, HIDDEN, WIDTH)
         bias = reader.tensor("layers.1.experts.gate_up.bias").view(EXPERTS, 2, WIDTH)

@@ -67,7 +67,7 @@ class Pair:
 
 def planned(tensor: WeightSpec, quantization: str, plain: Scheme) -> PlannedTensor:
     """Return how the test stores a tensor: linears quantized, the head INT8, the rest plain."""
-    scheme, group_size, matrices = plain, 0, ("linear", "experts")
+    scheme, group_size, matrices = plain, 0, ("linear", "attention", "experts")
     if tensor.kind in ("state", "position"):
         scheme = Scheme.FP32
     if quantization not in ("fp16", "bf16", "fp32") and tensor.kind in ("head", *matrices):
