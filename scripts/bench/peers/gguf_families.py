@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gguf import ExpertGatingFuncType
 from gguf import GGMLQuantizationType as Quant
-from gguf_own import (
+
+from peers.gguf_own import (
     add_gemma4_ends,
     add_gemma4_facts,
     add_gemma4_layer,

@@ -9,7 +9,8 @@ from gguf import ExpertGatingFuncType, RopeScalingType
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType as Quant
     from gguf import GGUFWriter
-    from gguf_families import Tensors
+
+    from peers.gguf_families import Tensors
 
 _TURNS_NOT = 1e30
 

@@ -18,8 +18,8 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGUFWriter
 from gguf import GGMLQuantizationType as Quant
 
-sys.path.insert(0, str(Path(__file__).parent))
-import gguf_families
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from peers import gguf_families
 
 DISTINCT_BLOCKS = 1 << 16
 DISTINCT_VALUES = 2097143  # the largest prime below 2**21: no two rows are alike
