@@ -2,9 +2,11 @@
 
     python scripts/bench/decode.py MODEL.zse --batch 1,8,32,128 --input 128 --output 256
 
-Decode tokens/s count from the moment every request of the batch has its first token; the output
-rate includes prefill. With ``--http`` the same goes through a started server, one connection a
-request. Prints a table, and one JSON object as the last line.
+Decode tokens/s count while every request of the batch decodes: from the moment the last one has
+its first token until the first one has its last. The output rate includes prefill. With ``--http``
+the same goes through a started server, one connection a request.
+
+Prints a table, and one JSON object as the last line.
 """
 
 from __future__ import annotations

@@ -86,13 +86,14 @@ class HttpServer:
             raise SystemExit(f"answers of {wrong} tokens, expected {num_output}")
         times = sorted(at for answer in answers for at in answer.times)
         decoding_from = max(answer.times[0] for answer in answers)
+        decoding_until = max(decoding_from, min(answer.times[-1] for answer in answers))
         return TimedRun(
             prompt_tokens=sum(map(len, prompts)),
             output_tokens=len(times),
             seconds=times[-1] - began,
             first_token_seconds=sorted(answer.times[0] - began for answer in answers),
-            decode_tokens=sum(at > decoding_from for at in times),
-            decode_seconds=times[-1] - decoding_from,
+            decode_tokens=sum(decoding_from < at <= decoding_until for at in times),
+            decode_seconds=decoding_until - decoding_from,
             step_seconds=[b - a for a, b in itertools.pairwise(answers[0].times)],
         )
 

@@ -17,8 +17,16 @@ def test_a_run_counts_what_was_read_and_written_and_when_decoding_began(engine):
     assert run.first_token_seconds == sorted(run.first_token_seconds)
     # A budget of 6 reads the three prompts in three steps: the others decode meanwhile.
     assert 0 < run.decode_tokens < 9
-    assert len(run.step_seconds) >= 2
+    # All three decode together from the third's first token until the first one's fourth.
+    assert run.decode_tokens == 3 * len(run.step_seconds)
     assert run.prompt_rate > 0
+
+
+def test_requests_that_never_decode_at_once_have_no_decode_rate(engine):
+    core = engine.core(engine.Runner(num_blocks=64), max_batch_tokens=6, max_sequences=1)
+    run = run_batch(core, random_prompts(core.runner.vocab_size, 3, 5, seed=1), 4)
+    assert run.output_tokens == 12
+    assert (run.decode_tokens, run.decode_rate) == (0, 0)
 
 
 def test_prompts_of_a_seed_are_the_same_and_inside_the_vocabulary():

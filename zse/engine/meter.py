@@ -39,14 +39,14 @@ class TimedRun:
     first_token_seconds: list[float]
     """From arrival to the first token, each request's."""
     decode_tokens: int
-    """Output tokens after every request had its first."""
+    """Output tokens while all requests decode: from the last first one to the first last one."""
     decode_seconds: float
     step_seconds: list[float]
     """Each step of that phase."""
 
     @property
     def decode_rate(self) -> float:
-        """Output tokens a second once every request decodes."""
+        """Output tokens a second while every request decodes; 0 where they never do at once."""
         return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
@@ -121,7 +121,7 @@ def run_batch(
         repetition_penalty=repetition_penalty,
         ignore_eos=True,
     )
-    began = time.perf_counter()
+    began = now = time.perf_counter()
     for prompt, grammar in itertools.zip_longest(prompts, grammars):
         core.add_request(
             Request(
@@ -133,8 +133,9 @@ def run_batch(
         )
     first: dict[str, float] = {}
     counts: Counter[str] = Counter()
-    steps: list[tuple[float, int]] = []  # (end, tokens so far) once every request decodes
+    steps: list[tuple[float, int]] = []  # (end, tokens so far) while every request decodes
     num_tokens = 0
+    anyone_ended = False
     while core.has_work:
         events = core.step()
         now = time.perf_counter()
@@ -142,17 +143,18 @@ def run_batch(
             first.setdefault(event.request_id, now - began)
             counts[event.request_id] += 1
         num_tokens += len(events)
-        if len(first) == len(prompts) and events:
+        if len(first) == len(prompts) and events and not anyone_ended:
             steps.append((now, num_tokens))
+        anyone_ended = anyone_ended or num_output in counts.values()
     short = [count for count in counts.values() if count != num_output]
     if short or len(counts) != len(prompts):
         raise AssertionError(f"{len(prompts)} requests gave {dict(counts)} tokens")
     return TimedRun(
         prompt_tokens=sum(map(len, prompts)),
         output_tokens=num_tokens,
-        seconds=steps[-1][0] - began,
+        seconds=now - began,
         first_token_seconds=sorted(first.values()),
-        decode_tokens=steps[-1][1] - steps[0][1],
-        decode_seconds=steps[-1][0] - steps[0][0],
+        decode_tokens=steps[-1][1] - steps[0][1] if steps else 0,
+        decode_seconds=steps[-1][0] - steps[0][0] if steps else 0.0,
         step_seconds=[after[0] - before[0] for before, after in itertools.pairwise(steps)],
     )
