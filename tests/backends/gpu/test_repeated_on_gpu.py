@@ -12,6 +12,7 @@ from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner
 from zse.options import load_options
+from zse.settings import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,7 @@ def answers(path: Path, prefill_weights: str) -> list[Any]:
     """Return what a model that is opened anew answers, step by step."""
     options = load_options(
         device="cuda",
+        kernels=load_settings().serve.load.device.kernels,
         max_sequences=SLOTS,
         max_batch_tokens=1024,
         num_blocks=SLOTS * BLOCKS_EACH,
