@@ -10,7 +10,7 @@ import pytest
 from zse.errors import NotFoundError
 from zse.format import convert_model
 from zse.format.reader import ZSEReader
-from zse.quantize import convert
+from zse.quantize import writing
 from zse.quantize.locate import locate_model
 from zse.settings import Settings, load_settings
 
@@ -56,13 +56,13 @@ def test_callers_at_the_same_time_convert_once(
     llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
-    real = convert.convert_source
+    real = writing.convert_source
 
     def counting(*arguments: object, **keywords: object) -> object:
         calls.append(arguments)
         return real(*arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(convert, "convert_source", counting)
+    monkeypatch.setattr(writing, "convert_source", counting)
     with ThreadPoolExecutor(4) as pool:
         paths = set(
             pool.map(lambda _: locate_model(llama_folder, Settings(cache_dir=tmp_path)), range(4))

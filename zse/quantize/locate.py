@@ -111,12 +111,11 @@ def _converted(
             return
         # A model that was converted before is found without torch.
         with needing("convert", f"converting {source.name}"):
-            from zse.quantize.convert import convert_source
+            from zse.quantize.writing import Recipe, convert_source
         convert_source(
             source,
             target,
-            options,
-            threads=settings.serve.load.device.threads,
+            Recipe(storage=options, threads=settings.serve.load.device.threads),
             resume=True,
             progress=lambda now: notify(now.stage, now.done_bytes, now.total_bytes),
         )
