@@ -11,8 +11,11 @@ same bytes. The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import errno
 import hashlib
 import json
+import mmap
 import os
 import sys
 import time
@@ -175,18 +178,34 @@ def write_groups(
     *,
     digest: bool,
 ) -> ZSEHeader:
-    """Write every group, several at once; return the header with their digests."""
+    """Write every group, several at once; return the header with their digests.
+
+    Through a mapping: threads that write to one file wait for each other, those that copy into its
+    pages do not.
+    """
+    require_room(fd)
     patterns = Patterns(seed)
-    for entry in header.tensors:  # before the threads, which would each make their own
+    runs = {}  # made before the threads, which would each make their own
+    for entry in header.tensors:
         for part in entry.parts:
-            patterns.of_part(entry, part)
+            pattern, _ = patterns.of_part(entry, part)
+            if id(pattern) not in runs:
+                runs[id(pattern)] = memoryview(bytearray(pattern * -(-PIECE_BYTES // len(pattern))))
     phases = {entry.name: 7919 * index for index, entry in enumerate(header.tensors)}
+
+    def pieces_of(entries: tuple[TensorEntry, ...]) -> Iterator[tuple[memoryview, int]]:
+        """Yield ``(bytes, offset in the file)`` in file order."""
+        for entry in entries:
+            for part in entry.parts:
+                pattern, element_bytes = patterns.of_part(entry, part)
+                phase = phases[entry.name] * element_bytes % len(pattern)
+                yield from repeated(part, runs[id(pattern)], phase)
 
     def write(group: Group) -> Group:
         running = hashlib.sha256()
         position = group.offset_bytes
-        for piece, offset in pieces_of(members[group.name], patterns, phases):
-            write_all(fd, piece, offset)
+        for piece, offset in pieces_of(members[group.name]):
+            copy_into(mapped, piece, offset)
             if digest:
                 running.update(bytes(offset - position))
                 running.update(piece)
@@ -196,32 +215,32 @@ def write_groups(
 
     # The largest groups first: a digest is one thread's work.
     by_size = sorted(header.groups, key=lambda group: -group.length_bytes)
-    with ThreadPoolExecutor(threads) as pool:
+    with mmap.mmap(fd, 0) as mapped, ThreadPoolExecutor(threads) as pool:
         written = {group.name: group for group in pool.map(write, by_size)}
     return replace(header, groups=tuple(written[group.name] for group in header.groups))
 
 
-def pieces_of(
-    entries: tuple[TensorEntry, ...], patterns: Patterns, phases: dict[str, int]
-) -> Iterator[tuple[memoryview, int]]:
-    """Yield ``(bytes, offset in the file)`` in file order."""
-    for entry in entries:
-        for part in entry.parts:
-            pattern, element_bytes = patterns.of_part(entry, part)
-            phase = phases[entry.name] * element_bytes % len(pattern)
-            yield from repeated(part, pattern, phase)
+def require_room(fd: int) -> None:
+    """Raise where the file's pages would not fit: a mapping ends the process with a signal then."""
+    room, wanted = os.fstatvfs(fd), os.fstat(fd).st_size
+    if room.f_bavail * room.f_frsize < wanted:
+        raise OSError(errno.ENOSPC, f"the file takes {wanted} bytes, more than are free")
 
 
-def repeated(part: TensorPart, pattern: bytes, phase: int) -> Iterator[tuple[memoryview, int]]:
-    """Fill a part with a pattern from ``phase`` on, in pieces of some megabytes."""
-    wanted = min(PIECE_BYTES, phase + part.length_bytes)
-    view = memoryview(pattern * -(-wanted // len(pattern)))
+def repeated(part: TensorPart, run: memoryview, phase: int) -> Iterator[tuple[memoryview, int]]:
+    """Fill a part with a run of whole patterns, from ``phase`` on, in pieces of some megabytes."""
     offset = part.offset_bytes
     while offset < part.end_bytes:
-        piece = view[phase : phase + part.end_bytes - offset]
+        piece = run[phase : phase + part.end_bytes - offset]
         yield piece, offset
         offset += len(piece)
         phase = 0
+
+
+def copy_into(target: mmap.mmap, piece: memoryview, offset: int) -> None:
+    """Copy bytes without the interpreter's lock, which an assignment to a slice keeps."""
+    into = ctypes.addressof(ctypes.c_char.from_buffer(target, offset))
+    ctypes.memmove(into, ctypes.addressof(ctypes.c_char.from_buffer(piece)), len(piece))
 
 
 def write_all(fd: int, data: memoryview, offset: int) -> None:
