@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from zse.backends.cpu.adapters import NativeAdapter
 from zse.backends.cpu.arrival import PageArrival
-from zse.backends.cpu.cache import KVCache
 from zse.backends.cpu.execution import Stream, computed
 from zse.backends.cpu.flow import StreamFlow
-from zse.backends.cpu.kept import BlockImages, Logits, SequenceMemory
+from zse.backends.cpu.kept import Logits
 from zse.backends.cpu.later import LaterStep
 from zse.backends.cpu.memory import Pages
 from zse.backends.cpu.pacing import PacedWeights, say, window_of
@@ -19,20 +18,17 @@ from zse.backends.cpu.program import Recorder
 from zse.backends.cpu.ranks import Meetings, ShareOfFile
 from zse.backends.cpu.registers import Registers
 from zse.backends.cpu.sampling import Choices
-from zse.backends.cpu.states import StatePool
+from zse.backends.cpu.sequences import Sequences
 from zse.backends.cpu.step import Step
 from zse.backends.cpu.supported import check_supported, warn_of_size
 from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.cpu.weights import Weights
-from zse.backends.kv_dtypes import named
-from zse.backends.kv_groups import groups_of, kv_block_bytes
-from zse.backends.kv_images import KVImages, layout_name
-from zse.backends.pool_size import choose_num_blocks, limited
-from zse.backends.ranks import StageEdges, agreed
+from zse.backends.kv_groups import groups_of
+from zse.backends.ranks import StageEdges
 from zse.backends.resident import ROWS_AT_ONCE, is_read_whole
 from zse.backends.single import all_single, can_be_single
-from zse.backends.states import check_states, states_of
+from zse.backends.states import check_states
 from zse.backends.types import DeviceUsed, FinishedStep, accepted
 from zse.device.probe import probe
 from zse.kernels.native.codes import Register
@@ -43,9 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zse.backends.adapters import AdapterWeights
+    from zse.backends.cpu.kept import SequenceMemory
     from zse.backends.cpu.program import Program
     from zse.backends.cpu.weights import Tensors
     from zse.backends.kv_groups import KVGroups
+    from zse.backends.kv_images import KVImages
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, LogitRows, SampledToken, StepBatch
@@ -86,33 +84,21 @@ class CPUBackend(Recorder):
             kv_dtype=options.cache.kv_dtype,
         )
         self._spec = spec
-        self._weight_bytes = self._count_weight_bytes(reader, tensors)
+        self._weight_bytes = self._count_weight_bytes(tensors)
         self._all_single = all_single(spec, options)
         self.computes_alone = can_be_single(spec)
         """Whether a chunk of any kind can be computed token by token."""
-        self.states = states_of(spec, options)
-        self.block_size = options.cache.block_size
-        groups = self._choose_groups(options)
-        self._block_bytes = kv_block_bytes(spec, groups, self.block_size, self.kv_dtypes)
-        self._groups = limited(groups, options, machine, self._block_bytes)
-        self.num_blocks = options.cache.num_blocks or choose_num_blocks(
-            spec, options, machine, groups=self._groups, block_bytes=self._block_bytes
-        )
-        if part is not None:
-            self.num_blocks, self._groups = agreed(part.link, self.num_blocks, self._groups)
-        blocks = self._new_blocks(self._groups.num_blocks(self.num_blocks))
-        self.windows = blocks.windows
-        self._memory = SequenceMemory(blocks, StatePool(self.states.shapes, self.states.num_slots))
-        name = layout_name(
-            "cpu",
+        self._sequences = sequences = Sequences(
             spec,
-            self._groups,
-            dtype=named(self.kv_dtypes).replace("auto", "fp16"),
-            block_size=self.block_size,
+            options,
+            machine,
+            self._choose_groups(options),
+            self.kv_dtypes,
+            None if part is None else part.link,
         )
-        self._images = BlockImages(
-            blocks, KVImages(layout=name, block_bytes=tuple(self._block_bytes))
-        )
+        self._memory = sequences.memory
+        self.states, self.windows = sequences.states, sequences.memory.blocks.windows
+        self.block_size, self.num_blocks = sequences.block_size, sequences.num_blocks
         self._registers = Registers(spec, low_rank_columns=self._low_rank.columns)
         self._programs: dict[Forward, Program] = {}
         self._adapting: dict[Forward, Program] | None = None
@@ -165,7 +151,7 @@ class CPUBackend(Recorder):
             )
             self._registers.step.ranks = self._meetings.pointer
 
-    def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:  # noqa: ARG002
+    def _count_weight_bytes(self, tensors: Tensors) -> int:
         """Return the bytes that steps read of a file, or of a share of it."""
         return sum(
             tensors.entry(weight.name).length_bytes
@@ -337,11 +323,7 @@ class CPUBackend(Recorder):
     # --- memory --------------------------------------------------------------------------------
 
     def new_cache(self, num_blocks: int) -> SequenceMemory:
-        blocks = self._new_blocks([num_blocks] * len(self._block_bytes))
-        return SequenceMemory(blocks, StatePool(self.states.shapes, 1))
-
-    def _new_blocks(self, num_blocks: Sequence[int]) -> KVCache:
-        return KVCache(self._spec, self._groups, num_blocks, self.block_size, self.kv_dtypes)
+        return self._sequences.memory_of_one(num_blocks)
 
     def release_cache(self, cache: SequenceMemory) -> None:
         cache.blocks.close()
@@ -355,15 +337,15 @@ class CPUBackend(Recorder):
 
     @property
     def kv_images(self) -> KVImages:
-        return self._images.form
+        return self._sequences.images.form
 
     def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
-        self._images.read(group, blocks, image)
+        self._sequences.images.read(group, blocks, image)
 
     def write_blocks(
         self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
     ) -> None:
-        self._images.write(group, blocks, image, first)
+        self._sequences.images.write(group, blocks, image, first)
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         self._registers.rest()
@@ -373,11 +355,7 @@ class CPUBackend(Recorder):
         return [row for part in parts for row in part.rows(self._spec.vocab_size)]
 
     def memory_bytes(self) -> dict[str, int]:
-        held = {
-            "weights": self._weight_bytes,
-            "kv_cache": self._groups.length_bytes(self.num_blocks, self._block_bytes),
-        }
-        return held | ({"states": self.states.length_bytes} if self.states.shapes else {})
+        return {"weights": self._weight_bytes, **self._sequences.length_bytes()}
 
     def close(self) -> None:
         if self._pages is not None:

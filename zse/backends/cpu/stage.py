@@ -44,9 +44,9 @@ class CPUStage(CPUBackend):
 
     # --- what differs from a whole model ------------------------------------------------------
 
-    def _count_weight_bytes(self, reader: ZSEReader, tensors: Tensors) -> int:  # noqa: ARG002
+    def _count_weight_bytes(self, tensors: Tensors) -> int:
         read = self.stage.weight_names - self.stage.gathered
-        return sum(one.length_bytes for one in reader.header.loaded().tensors if one.name in read)
+        return sum(tensors.entry(name).length_bytes for name in read)
 
     def _choose_groups(self, options: LoadOptions) -> KVGroups:  # noqa: ARG002
         return whole_groups(self._spec)
@@ -124,11 +124,11 @@ class CPUStage(CPUBackend):
     @property
     def block_bytes(self) -> int:
         """Bytes of a block, with all layers of the stage."""
-        return self._block_bytes[0]
+        return self._sequences.block_bytes[0]
 
     def read_kv(self, blocks: Sequence[int]) -> bytearray:
         """Return the content of some blocks, one behind the other, each with all layers."""
-        image = bytearray(len(blocks) * self._block_bytes[0])
+        image = bytearray(len(blocks) * self.block_bytes)
         self._memory.blocks.read_blocks(0, blocks, memoryview(image))
         return image
 
@@ -138,7 +138,7 @@ class CPUStage(CPUBackend):
         Raises:
             EngineError: It has another length, or a block is not there.
         """
-        expected = len(blocks) * self._block_bytes[0]
+        expected = len(blocks) * self.block_bytes
         if len(image) != expected or (
             blocks and not 0 <= min(blocks) <= max(blocks) < self.num_blocks
         ):
