@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from zse.models.decoder import run_layers
 from zse.models.uniform import TensorNames, UniformDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from zse.backends.handles import LayerWeights
     from zse.models.layer_spec import LayerSpec, LinearSpec, NormSpec
@@ -26,8 +27,13 @@ class Recorder:
 
     ends = SimpleNamespace(embedding="embed.weight")
 
-    def __init__(self) -> None:
+    def __init__(self, computed: Collection[int] = ()) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self._is_computed = (number in computed for number in itertools.count())
+
+    def is_computed(self, step: str) -> bool:
+        assert step == "step"
+        return next(self._is_computed)
 
     @contextmanager
     def layer(self, layer: LayerSpec) -> Iterator[LayerWeights]:
@@ -53,7 +59,9 @@ class Recorder:
         return call
 
 
-def calls_of(**changes: Any) -> list[tuple[str, tuple[Any, ...]]]:
+def calls_of(
+    *, computed: Collection[int] = (), **changes: Any
+) -> list[tuple[str, tuple[Any, ...]]]:
     numbers = UniformDecoder(
         family="llama",
         vocab_size=8,
@@ -67,7 +75,7 @@ def calls_of(**changes: Any) -> list[tuple[str, tuple[Any, ...]]]:
         rope_theta=1.0,
         **changes,
     )
-    recorder = Recorder()
+    recorder = Recorder(computed)
     spec = numbers.spec(TensorNames())
     assert run_layers(recorder, spec, "step") == "linear_residual"
     return recorder.calls
@@ -98,3 +106,10 @@ def test_scales_and_windows_are_those_of_the_spec() -> None:
     assert [attention.window for attention in attentions] == [None, 3]
     scales = [arguments[3] for name, arguments in calls if name == "linear_residual"]
     assert scales == [0.5] * 4
+
+
+def test_a_layer_that_was_computed_with_others_like_it_is_not_entered() -> None:
+    every, calls = calls_of(), calls_of(computed=[0])
+    after = every[every.index(("layer", (1,))) :]
+    assert [name for name, _ in calls] == ["embed", *(name for name, _ in after)]
+    assert ("layer", (0,)) not in calls

@@ -57,6 +57,12 @@ class Operations(Protocol):
     def ends(self) -> EndWeights:
         """The weights that belong to no layer."""
 
+    def is_computed(self, step: Step) -> bool:
+        """Whether the next layer has been computed already, with others that are like it.
+
+        Asked once for each layer, in their order.
+        """
+
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
         """Return the scope of a layer: its weights are where the operations read them."""
 

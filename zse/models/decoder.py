@@ -56,6 +56,8 @@ def run_layers(ops: Operations, spec: ModelSpec, step: Step) -> Handle:
         assert ops.ends.layer_inputs is not None
         told = ops.layer_inputs(step, residual, ops.ends.layer_inputs, inputs)
     for layer in spec.layers:
+        if ops.is_computed(step):
+            continue
         with ops.layer(layer) as weights:
             residual = run_layer(ops, layer, weights, step, residual, told)
     return residual

@@ -167,6 +167,9 @@ class Recorder(MixtureRecorder):
         self._recording.take()
         self.ends = EndWeights(embedding=None, final_norm=None, head=None)
 
+    def is_computed(self, _step: Step) -> bool:
+        return False
+
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
         return self._scopes[layer.index]
 

@@ -312,6 +312,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
 
     def _drop_graphs(self) -> None:
         """Forget the steps that were captured: memory that they read is no longer theirs."""
+        self._maker.patterns.forget()
         for captured in self._graphs.values():
             captured.free()
         self._graphs.clear()
@@ -454,6 +455,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._model.weights.widen_vectors(self._stream)
         self._model.row_maxima.forget()
         self._model.kept_weights.forget()
+        self._maker.patterns.forget()
         self._memory.sequences.cache.clear_unseen(self._stream)
 
     def close(self) -> None:

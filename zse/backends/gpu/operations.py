@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
 from zse.backends.gpu.gating import Gating
 from zse.backends.gpu.kinds import expert_operations_of, latent_operations_of
+from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.kernels.attention.context import attention_over_context, gather_context
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.embed.launch import embed
@@ -48,6 +49,10 @@ class GPUOperations(Gating):
         self._layers = model.layers
         self._experts = expert_operations_of(model)
         self._latents = latent_operations_of(model)
+
+    def is_computed(self, step: Step) -> bool:
+        launcher = step.launcher
+        return isinstance(launcher, RepeatingLauncher) and launcher.begin_layer()
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
         return self._layers[layer.index]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.forward import Step
 from zse.backends.gpu.graphs import CapturedStep, GraphKey, Rehearsal
 from zse.backends.gpu.inputs import InputShape
+from zse.backends.gpu.passes import WholePasses
+from zse.backends.gpu.repeating import Patterns, RepeatingLauncher
 from zse.backends.gpu.scratch import Scratch
 from zse.backends.gpu.step import LINES_ROWS, shape_of
 from zse.backends.gpu.step_inputs import write_inputs
@@ -51,9 +53,12 @@ class StepMaker:
         self.limits = model.limits(memory.sequences.cache)
         self._staging = StagingRing(gpu)
         self._eager_inputs: Block | None = None
+        self.patterns = Patterns(len(model.spec.layers))
+        self._kept_bytes = 0
 
     def use(self, memory: DeviceMemory) -> None:
         """Make steps for another pool from now on; none is in flight."""
+        self.patterns.forget()
         self._memory = memory
         self.limits = self._model.limits(memory.sequences.cache)
 
@@ -73,7 +78,23 @@ class StepMaker:
         if step.rounding == "tokens":
             self._model.prepare_turned(self._launcher)
             step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
+        if self._repeats(shape):
+            launcher = RepeatingLauncher(self._launcher, self.patterns, shape)
+            step = replace(step, launcher=launcher)
         return replace(step, rounding="none") if told else step
+
+    def _repeats(self, shape: InputShape) -> bool:
+        """Whether layers of a step may be launched after the pattern of one of them.
+
+        Not where ranks exchange their parts, or where weights or adapters come and go.
+        """
+        model, passes = self._model, self._model.passes
+        if self._kept_bytes != (taken := model.kept_weights.taken_bytes):
+            self._kept_bytes = taken
+            self.patterns.forget()  # layers read their weights elsewhere
+        is_alone = model.collectives is None and model.flow is None
+        stays = isinstance(passes, WholePasses) and not passes.is_arriving
+        return is_alone and stays and not shape.adapter_tiles and self.patterns.are_wanted
 
     def send(self, plan: StepPlan, shape: InputShape, address: int) -> None:
         """Send the inputs of a step to where it reads them."""

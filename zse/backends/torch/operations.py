@@ -105,6 +105,9 @@ class TorchOperations:
             rope: table.rows(step.positions, end) for rope, table in self._rotary.items()
         }
 
+    def is_computed(self, _step: Step) -> bool:
+        return False
+
     def layer(self, layer: LayerSpec) -> contextlib.AbstractContextManager[LayerWeights]:
         return self._scopes[layer.index]
 

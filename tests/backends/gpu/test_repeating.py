@@ -1,0 +1,261 @@
+"""Layers that are launched after the pattern of one: the same launches as the program's own."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import pytest
+import stub_libcuda
+from random_files import BIASES, write_random_file
+from sample_packs import write_stub_pack
+
+from zse.backends.gpu.launcher import PackLauncher
+from zse.backends.gpu.repeating import CHECKS, Launch, Patterns, RepeatingLauncher
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.device.cuda.gpu import Gpu
+from zse.device.cuda.library import Driver
+from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.models.runner import load_runner
+from zse.options import load_options
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 96,
+    "max_position": 2048,
+    "num_layers": 8,
+}
+BLOCKS_EACH = 40
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    return write_stub_pack(tmp_path_factory.mktemp("kernels") / "sm_90.zkp")
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What is launched from now on."""
+    monkeypatch.setenv("ZSE_STUB_TOTAL", str(4 << 30))
+    path, found = str(stub_libcuda.build()), []
+    real_open, real_launch = Gpu.open, PackLauncher.launch
+    monkeypatch.setattr(Gpu, "open", lambda ordinal: real_open(ordinal, driver=Driver(path)))
+
+    def launch(self, variant, grid, *arguments):
+        found.append(Launch(variant, grid, arguments))
+        real_launch(self, variant, grid, *arguments)
+
+    monkeypatch.setattr(PackLauncher, "launch", launch)
+    return found
+
+
+@pytest.fixture
+def open_runner(pack, launches, tmp_path):
+    runners = []
+
+    def opened(**numbers):
+        path = tmp_path / f"model-{len(runners)}.zse"
+        write_random_file(path, "int4", **{**SHAPE, **numbers})
+        options = load_options(
+            device="cuda",
+            kernels=str(pack),
+            max_sequences=16,
+            max_batch_tokens=1024,
+            num_blocks=16 * BLOCKS_EACH,
+        )
+        runners.append(load_runner(path, options))
+        return runners[-1]
+
+    yield opened
+    for runner in runners:
+        runner.close()
+
+
+def random_batch(draw):
+    """Return a step with some prompts and some answers, each of a sequence of its own."""
+    chunks = []
+    for slot in range(draw.randint(1, 12)):
+        is_prompt = slot == 0 or draw.random() < 0.3
+        count = draw.choice([2, 9, 70, 300]) if is_prompt else 1
+        start = draw.randrange(BLOCKS_EACH * 32 - count)
+        blocks = range(slot * BLOCKS_EACH, (slot + 1) * BLOCKS_EACH)
+        tokens = [draw.randrange(96) for _ in range(min(count, 1024 // 12))]
+        chunks.append(SequenceChunk(slot, tokens, start, list(blocks), kind_of(len(tokens))))
+    return StepBatch(chunks=chunks, sampling=[[SamplingRow(temperature=0.0)] for _ in chunks])
+
+
+def launched(runner, launches, batch):
+    launches.clear()
+    runner.execute(batch)
+    return list(launches)
+
+
+def compared(runner, launches, count=40):
+    """Hold steps with patterns against the same without; return in how many one was used."""
+    maker, draw = runner._backend._maker, random.Random(7)
+    num_used = 0
+    for _ in range(count):
+        batch = random_batch(draw)
+        runner.execute(batch)  # memory of its inputs has grown by now
+        before = sum(found.num_used for found in maker.patterns._found.values() if found)
+        by_pattern = launched(runner, launches, batch)
+        after = sum(found.num_used for found in maker.patterns._found.values() if found)
+        patterns, maker.patterns = maker.patterns, Patterns(0)
+        by_program = launched(runner, launches, batch)
+        maker.patterns = patterns
+        assert by_pattern == by_program
+        num_used += after > before
+    return num_used
+
+
+@pytest.mark.parametrize("more", [{}, BIASES], ids=["usual", "biases"])
+def test_a_step_by_patterns_launches_what_the_program_would(open_runner, launches, more):
+    runner = open_runner(**more)
+    assert compared(runner, launches) > 10
+
+
+def test_a_model_of_few_layers_is_gone_through(open_runner, launches):
+    assert compared(open_runner(num_layers=4), launches, 6) == 0
+
+
+def test_patterns_are_forgotten_when_memory_moves(open_runner, launches):
+    runner = open_runner()
+    assert compared(runner, launches) > 10
+    patterns = runner._backend._maker.patterns
+    runner.shrink(8 * BLOCKS_EACH, least_blocks=8)
+    assert not patterns._found
+
+
+# --- layers that are made up ----------------------------------------------------------------------
+
+
+class Made:
+    """A launcher that remembers, and the launches of made-up layers."""
+
+    device = None
+
+    def __init__(self):
+        self.launches = []
+
+    def launch(self, variant, grid, *arguments):
+        self.launches.append((variant.key, grid, arguments))
+
+
+class Form(NamedTuple):
+    key: str
+
+
+class Size:
+    """As much of a step's shape as patterns look at."""
+
+    def __init__(self, rows):
+        self.rows = self.prefill_rows = self.length_bytes = rows
+
+
+def step(patterns, rows, arguments, *, keys=("a", "b")):
+    """Run a step whose layer ``i`` launches ``arguments(i, rows)``; return launches and layers."""
+    made, gone_through = Made(), []
+    launcher = RepeatingLauncher(made, patterns, Size(rows))
+    keys_of = keys if callable(keys) else lambda _layer: keys
+    for layer in range(patterns.num_layers):
+        if launcher.begin_layer():
+            continue
+        gone_through.append(layer)
+        for key in keys_of(layer):
+            launcher.launch(Form(key), (rows, 1, 1), *arguments(layer, rows))
+    launcher.launch(Form("head"), (1, 1, 1), 5)
+    wanted = [
+        (key, (rows, 1, 1), arguments(layer, rows))
+        for layer in range(patterns.num_layers)
+        for key in keys_of(layer)
+    ]
+    return made.launches == [*wanted, ("head", (1, 1, 1), (5,))], gone_through
+
+
+def test_layers_that_differ_in_addresses_are_gone_through_until_they_are_known():
+    patterns = Patterns(9)
+    for number in range(12):
+        is_right, gone_through = step(patterns, 10 + number, lambda i, n: (1000 + i, n * 64, 3.5))
+        assert is_right
+        assert gone_through == ([0, 1, 7, 8] if number > CHECKS else list(range(9)))
+
+
+def test_layers_of_two_kinds_have_a_first_one_each():
+    patterns = Patterns(16)
+
+    def keys(layer):  # as where one layer of eight has its weights in other groups
+        return ("norm", "other", "gate") if layer % 8 == 7 else ("norm", "usual")
+
+    for number in range(12):
+        is_right, gone_through = step(
+            patterns, 10 + number, lambda i, n: (1000 + i, n * 64), keys=keys
+        )
+        assert is_right
+        if number > CHECKS:
+            # Of each run the last one is gone through for what it leaves, but not launched by it.
+            assert gone_through == [0, 1, 6, 7, 14, 15]
+
+
+def test_a_kind_that_comes_otherwise_is_gone_through():
+    patterns = Patterns(24)
+
+    def keys(layer, other="other"):
+        return ("norm", other) if layer % 8 == 7 else ("norm", "usual")
+
+    for number in range(8):
+        step(patterns, 10 + number, lambda i, n: (1000 + i, n), keys=keys)
+    is_right, gone_through = step(
+        patterns, 40, lambda i, n: (1000 + i, n), keys=lambda layer: keys(layer, "wide")
+    )
+    assert is_right
+    assert {7, 15}.issubset(gone_through)
+    assert len(gone_through) < 12
+
+
+def test_what_depends_on_the_layer_and_on_the_step_is_never_guessed():
+    patterns = Patterns(9)
+    for number in range(12):
+        is_right, gone_through = step(patterns, 10 + number, lambda i, n: (1000 + i * n,))
+        assert is_right
+        assert gone_through == list(range(9))
+
+
+def test_layers_that_take_turns_are_never_guessed():
+    patterns = Patterns(9)
+
+    def turns(layer, rows):
+        return (rows * 512,) if layer % 2 else (rows * 1024,)
+
+    for number in range(12):
+        is_right, gone_through = step(patterns, 10 + number, turns)
+        assert is_right
+        assert gone_through == list(range(9))
+
+
+def test_steps_of_one_size_alone_prove_nothing():
+    patterns = Patterns(9)
+    for _ in range(12):
+        _, gone_through = step(patterns, 10, lambda i, n: (1000 + i, n))
+        assert gone_through == list(range(9))
+
+
+def test_other_kernels_are_another_pattern():
+    patterns = Patterns(9)
+    for number in range(8):
+        step(patterns, 10 + number, lambda i, n: (i, n))
+    _, gone_through = step(patterns, 40, lambda i, n: (i, n), keys=("a", "c"))
+    assert gone_through == list(range(9))
+
+
+def test_a_pattern_is_held_against_a_whole_step_now_and_then(monkeypatch):
+    monkeypatch.setattr("zse.backends.gpu.repeating.USES_BETWEEN_CHECKS", 5)
+    patterns = Patterns(9)
+    for number in range(10):
+        step(patterns, 10 + number, lambda i, n: (i, n))
+    results = [step(patterns, 30 + number, lambda i, n: (i + 7, n)) for number in range(12)]
+    last_wrong = max(number for number, (is_right, _) in enumerate(results) if not is_right)
+    assert last_wrong < 5  # the addresses had changed without a word: it is found, and for good
