@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -144,12 +145,40 @@ def test_what_a_job_raises_is_raised_to_who_asked_and_the_next_goes_on(place):
     assert asyncio.run(main()) == "next"
 
 
+def test_texts_that_wait_together_are_read_without_the_loop_in_between(place):
+    async def main():
+        started, go_on = threading.Event(), threading.Event()
+
+        def read_slowly():
+            started.set()
+            go_on.wait(30)
+            return "slow"
+
+        first = place.ask("first", size=5)
+        await asyncio.sleep(0)
+        slow = asyncio.ensure_future(
+            place.workers.run(read_slowly, num_characters=1, request_id="slow", caller=Caller())
+        )
+        others = [place.ask(name, size=50) for name in ("second", "third")]
+        await asyncio.sleep(0)
+        place.gate.set()
+        await until(started.is_set)
+        go_on.set()
+        deadline = time.monotonic() + 30
+        while len(place.order) < 3 and time.monotonic() < deadline:
+            time.sleep(0.001)  # the loop does nothing meanwhile
+        assert place.order == ["first", "second", "third"]
+        return await asyncio.gather(first, slow, *others)
+
+    assert asyncio.run(main()) == ["first", "slow", "second", "third"]
+
+
 def test_a_tenant_whose_line_never_empties_does_not_make_the_server_remember_its_past(place):
     async def main():
         place.gate.set()
-        waiting = [place.ask(f"{i}", size=5, tenant="a") for i in range(3)]
+        waiting = [place.ask(f"{i}", size=SHORT_CHARACTERS, tenant="a") for i in range(3)]
         for number in range(3, 3000):
-            waiting.append(place.ask(f"{number}", size=5, tenant="a"))
+            waiting.append(place.ask(f"{number}", size=SHORT_CHARACTERS, tenant="a"))
             await waiting.pop(0)
         line = place.workers._short._tenants["a"]
         remembered = len(line._last_finish)
