@@ -36,10 +36,12 @@ def image(tmp_path):
     )
 
 
-def test_a_bundle_has_the_images_user_environment_and_what_is_shown(image, monkeypatch):
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_bundle_has_the_images_user_environment_and_what_is_shown(image, monkeypatch, runtime):
     monkeypatch.setattr(runners, "find", lambda name: f"/bin/{name}")
     shown = replace(image, binds={"/dev/nvidia0": "/dev/null"})
-    command = runners.runc(shown, [], {"PORT": "9"})
+    command = runners.RUNNERS[runtime](shown, [], {"PORT": "9"})
+    assert command[0] == f"/bin/{runtime}"
     bundle = next(word for word in command if word.startswith("--bundle=")).removeprefix(
         "--bundle="
     )

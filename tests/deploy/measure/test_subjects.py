@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from zse.deploy.measure import subjects
 from zse.deploy.measure.runners import RUNNERS
 from zse.deploy.measure.start import measure_start
 from zse.deploy.measure.subjects import is_image, model_subject, opened_image
@@ -141,23 +140,6 @@ def test_an_archive_that_is_none_and_one_that_is_absent_are_errors(tmp_path):
             ),
         ):
             pass
-
-
-def test_a_machine_without_a_gpu_shows_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(subjects, "Path", lambda text: tmp_path / text.lstrip("/"))
-    assert subjects.gpu_binds(tmp_path) == {}
-
-
-def test_devices_and_driver_are_shown_where_the_image_looks_for_them(tmp_path, monkeypatch):
-    for name in ("dev/nvidia0", "dev/nvidiactl", "usr/lib64/libcuda.so.1"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    rootfs = tmp_path / "rootfs"
-    (rootfs / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
-    monkeypatch.setattr(subjects, "Path", lambda text: tmp_path / text.lstrip("/"))
-    found = subjects.gpu_binds(rootfs)
-    assert found["/usr/lib/x86_64-linux-gnu/libcuda.so.1"] == f"{tmp_path}/usr/lib64/libcuda.so.1"
-    assert len(found) == 3
 
 
 @pytest.mark.system

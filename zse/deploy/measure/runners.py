@@ -74,12 +74,38 @@ def podman(image: UnpackedImage, arguments: list[str], variables: dict[str, str]
 
 
 def runc(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
-    """Write a runtime bundle: own mounts, processes and host name; the host's network."""
-    program = find("runc")
+    """Have runc start a bundle."""
+    return [find("runc"), f"--root={image.scratch / 'runc'}", *_run(image, arguments, variables)]
+
+
+def crun(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
+    """Have crun start a bundle: the same in C; it does without control groups."""
+    options = [f"--root={image.scratch / 'crun'}", "--cgroup-manager=disabled"]
+    return [find("crun"), *options, *_run(image, arguments, variables)]
+
+
+def _run(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) -> list[str]:
+    """Write a bundle; return what any runtime is told to start it by."""
+    bundle = image.scratch / f"bundle-{secrets.token_hex(4)}"
+    bundle.mkdir()
+    (bundle / "config.json").write_text(json.dumps(_spec_of(image, arguments, variables)))
+    return ["run", f"--bundle={bundle}", f"zse-{secrets.token_hex(4)}"]
+
+
+def _spec_of(
+    image: UnpackedImage, arguments: list[str], variables: dict[str, str]
+) -> dict[str, Any]:
+    """Return what a runtime does: own mounts, processes and host name; the host's network."""
     user, group = _ids(str(image.config.get("User") or "0"))
     environment = image.environment(variables)
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
+        {
+            "destination": "/sys",  # a GPU's driver looks for its devices there
+            "type": "sysfs",
+            "source": "sysfs",
+            "options": ["nosuid", "noexec", "nodev", "ro"],
+        },
         {
             "destination": "/dev",
             "type": "tmpfs",
@@ -90,7 +116,7 @@ def runc(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) 
     ]
     for inside, outside in image.binds.items():
         mounts.append({"destination": inside, "source": outside, "options": ["bind"]})
-    spec = {
+    return {
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
@@ -109,11 +135,6 @@ def runc(image: UnpackedImage, arguments: list[str], variables: dict[str, str]) 
             "resources": {"devices": [{"allow": True, "access": "rwm"}]} if image.binds else {},
         },
     }
-    bundle = image.scratch / f"bundle-{secrets.token_hex(4)}"
-    bundle.mkdir()
-    (bundle / "config.json").write_text(json.dumps(spec))
-    state = f"--root={image.scratch / 'runc'}"
-    return [program, state, "run", f"--bundle={bundle}", f"zse-{secrets.token_hex(4)}"]
 
 
 def _ids(user: str) -> tuple[int, int]:
@@ -163,6 +184,7 @@ RUNNERS: dict[str, Runner] = {
     "docker": docker,
     "podman": podman,
     "runc": runc,
+    "crun": crun,
     "bwrap": bwrap,
     "unshare+chroot": unshare_chroot,
     "unpacked layers": unpacked,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.deploy.measure.runners import RUNNERS, first_that_works
+from zse.deploy.measure.shown_gpu import gpu_binds
 from zse.deploy.measure.start import HOST, Subject
 from zse.models.builtin import BUILTIN_MODELS
 from zse.oci.image.base import read_base
@@ -21,9 +22,8 @@ from zse.store.location import is_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RUNNER_ORDER = ("runc", "bwrap", "unshare+chroot", "unpacked layers")
+RUNNER_ORDER = ("runc", "crun", "bwrap", "unshare+chroot", "unpacked layers")
 """Without the daemons of Docker and Podman, whose own time would be measured."""
-_DRIVER = "libcuda.so.1"
 
 
 def is_image(name: str) -> bool:
@@ -104,16 +104,3 @@ def _place(name: str) -> str:
     if name.endswith(".tar") and not name.startswith("tar:"):
         return f"tar:{Path(name).expanduser()}"
     return with_kind(name)
-
-
-def gpu_binds(rootfs: Path) -> dict[str, str]:
-    """Return what of this machine's GPUs a container must be shown: devices and the driver."""
-    devices = {str(path): str(path) for path in sorted(Path("/dev").glob("nvidia*"))}
-    if not devices:
-        return {}
-    places = [*Path("/usr/lib").glob(f"*-linux-gnu/{_DRIVER}"), Path("/usr/lib64") / _DRIVER]
-    driver = next((place for place in places if place.exists()), None)
-    folder = next(rootfs.glob("usr/lib/*-linux-gnu"), rootfs / "usr/lib")
-    if driver is not None:
-        devices[f"/{folder.relative_to(rootfs)}/{_DRIVER}"] = str(driver.resolve())
-    return devices
