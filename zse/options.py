@@ -227,7 +227,7 @@ class RankOptions(Checked):
     )
     gpus: str = described(
         "",
-        "GPUs that compute the model together, by number: 0,1",
+        "GPUs that compute the model together, by number: 0,1 (0,0: one for two, in turns)",
         unset="the first of the machine",
     )
     timeout_seconds: float = described(

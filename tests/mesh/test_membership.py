@@ -117,3 +117,43 @@ def test_whose_work_nobody_can_take_stays_suspect():
     assert standing(members) is Standing.SUSPECT
     members.heard("a", 0.65)
     assert standing(members) is Standing.ALIVE
+
+
+def test_what_this_process_slept_through_is_nobodys_silence():
+    members = joined("a", "b", now=0.9)
+    members.heard("a", 0.95)
+    members.accused("b", 0.98)
+    members.overslept(2.0, 3.0)
+    assert members.newly_suspect(3.2) == []
+    assert members.judged(3.05) == []
+    assert members.judged(3.1) == ["b"]
+    assert members.newly_suspect(3.3) == ["a"]
+
+
+def test_nobody_is_heard_in_the_future_after_a_sleep():
+    members = joined("a", now=0.9)
+    members.overslept(2.0, 1.0)
+    assert members.newly_suspect(1.29) == []
+    assert members.newly_suspect(1.31) == ["a"]
+
+
+def test_who_is_heard_with_gaps_is_waited_for_longer_but_not_for_ever():
+    members = joined("a", "b", "c")
+    for number in range(1, 20):
+        members.heard("a", 0.05 * number)
+        members.heard("b", 0.2 * number)
+        members.heard("c", 0.29 * number)
+    last = 0.2 * 19, 0.29 * 19
+    assert members.newly_suspect(0.95 + 0.31) == ["a"]
+    assert members.newly_suspect(last[0] + 0.39) == []
+    assert members.newly_suspect(last[0] + 0.41) == ["b"]
+    assert members.newly_suspect(last[1] + 0.49) == []
+    assert members.newly_suspect(last[1] + 0.51) == ["c"]
+
+
+def test_a_gap_is_forgotten_when_beats_have_come_in_time_for_long():
+    members = joined("a")
+    members.heard("a", 0.25)
+    for number in range(1, 1000):
+        members.heard("a", 0.25 + 0.1 * number)
+    assert members.newly_suspect(100.15 + 0.31) == ["a"]

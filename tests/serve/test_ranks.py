@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import sys
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from child_processes import children_of, is_gone, wait_until
 from started_server import StartedServer
 
 from zse.engine.llm import LLM
@@ -21,7 +20,7 @@ from zse.engine.request import SamplingParams
 from zse.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 COMMAND = [sys.executable, "-m", "zse.serve", "tiny", "--port", "0", "--device", "cpu"]
 RANKS = ["--tensor-parallel", "2", "--threads", "2"]
@@ -33,19 +32,6 @@ STAGES = ["--pipeline-parallel", "2", "--threads", "2"]
 
 def start(*flags: str, ranks: list[str] = RANKS) -> StartedServer:
     return StartedServer([*COMMAND, *ranks, *flags], {})
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the processes whose parent a process is."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(") ")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return sorted(found)
 
 
 def ask(server: StartedServer, path: str = "/v1/completions", **body: Any) -> Any:
@@ -62,20 +48,6 @@ def ask(server: StartedServer, path: str = "/v1/completions", **body: Any) -> An
 def text_of(server: StartedServer, **body: Any) -> str:
     text: str = ask(server, **body)["choices"][0]["text"]
     return text
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
-    except OSError:
-        return True
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rank_mesh import Mesh
 
 from zse.backends.types import PENDING_TOKEN, SequenceChunk, StepBatch, kind_of
+from zse.device.cuda.info import count_devices
+from zse.device.cuda.library import Driver
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner, spec_of
@@ -32,10 +34,13 @@ def prompt(length: int) -> list[int]:
 
 
 def open_runner(path: Path, pack: str, link: Mesh | None = None, **options: object) -> ModelRunner:
-    """Return the runner of a file on the GPU of a rank, or on the first one."""
+    """Return the runner of a file on the GPU of a rank, or on the first one.
+
+    Ranks share GPUs in turns where those are fewer.
+    """
     given = {"num_blocks": 64, "max_sequences": 4, "prefill_precision": "16", "kernels": pack}
-    rank = 0 if link is None else link.share.rank
-    opened = load_options(**{**given, "device": f"cuda:{rank}", **options})
+    ordinal = 0 if link is None else link.share.rank % count_devices(Driver())
+    opened = load_options(**{**given, "device": f"cuda:{ordinal}", **options})
     if link is None:
         return load_runner(path, opened)
     with ZSEReader(path) as reader:

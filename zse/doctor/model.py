@@ -9,6 +9,7 @@ from zse.device.open import cuda_driver_present
 from zse.device.probe import probe
 from zse.device.survey import survey_cuda
 from zse.doctor.findings import Findings, fine, note, problem
+from zse.engine.ranks.devices import named_gpus
 from zse.engine.requirements import facts_of, facts_of_file, read_facts
 from zse.errors import TemplateError, UnsupportedModelError, UsageError
 from zse.format.reader import ZSEReader
@@ -27,6 +28,9 @@ from zse.text.tokenizer import NoTokenizerError, check_tokenizer
 from zse.units import memory_text, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.device.facts import GpuInfo
     from zse.format.model_file import ModelFile
     from zse.models.memory import MemoryEstimate, ModelFacts
     from zse.options import LoadOptions
@@ -83,16 +87,12 @@ def _check_memory(facts: ModelFacts, scheme: str, settings: Settings) -> Finding
     gpus = [gpu.info for gpu in survey_cuda().gpus] if cuda_driver_present() else []
     on_gpu = bool(gpus) and options.device.name != "cpu"
     devices = options.ranks.num_devices
-    if on_gpu and devices > len(gpus):
+    if not on_gpu:
+        free = probe().available_memory_bytes // devices
+    elif not (free := _free_of_fullest(gpus, options)):
         found = f"{devices} devices are asked for, and {len(gpus)} GPUs are here"
         yield problem("fits", found, "Ask for fewer with --tensor-parallel, --pipeline-parallel.")
         return
-    if on_gpu:  # the fullest of those that are taken
-        free = sorted((gpu.free_bytes for gpu in gpus), reverse=True)[devices - 1]
-    else:
-        free = probe().available_memory_bytes // devices
-    if on_gpu and options.device.vram_bytes:
-        free = min(free, options.device.vram_bytes)
     try:
         estimate = _estimate_of(facts, scheme, options, on_gpu=on_gpu)
     except (UsageError, UnsupportedModelError) as error:  # it cannot be divided so
@@ -112,6 +112,17 @@ def _check_memory(facts: ModelFacts, scheme: str, settings: Settings) -> Finding
     else:
         fix = "Take a smaller --quant or --max-context, a larger machine, or free its memory."
         yield problem("fits", found, fix)
+
+
+def _free_of_fullest(gpus: Sequence[GpuInfo], options: LoadOptions) -> int:
+    """Return what the rank with the least room may take; 0: there are fewer GPUs than are asked."""
+    ranks, allowed = named_gpus(options.ranks.gpus), options.device.vram_bytes
+    free = {gpu.ordinal: min(gpu.free_bytes, allowed or gpu.free_bytes) for gpu in gpus}
+    if ranks:
+        return min(free.get(one, 0) // ranks.count(one) for one in ranks)
+    if options.ranks.num_devices > len(free):
+        return 0
+    return sorted(free.values(), reverse=True)[options.ranks.num_devices - 1]
 
 
 def _estimate_of(

@@ -6,7 +6,9 @@
 
 Pure: told of what happened and of the time, never asks a clock. A connection that ended, which the
 system of the other side said, needs no suspicion. Peers are asked as in SWIM (Das et al., 2002), so
-that a broken wire of this machine is not taken for the death of another.
+that a broken wire of this machine is not taken for the death of another. Who was heard of with gaps
+lately is waited for longer, as far as clients bear it (Chen, Toueg and Aguilera, 2002); what this
+process slept through itself is nobody's silence (Dadgar, Phillips and Currey, 2017).
 """
 
 from __future__ import annotations
@@ -35,13 +37,20 @@ class Patience:
     silent_seconds: float = 0.25
     """Until a node is suspect."""
     loaded_silent_seconds: float = 0.5
-    """The same where its wire is full, and what it says of itself stands behind other bytes."""
+    """The most: where its wire is full, and what it says of itself stands behind other bytes, or it
+    was heard of with such gaps lately, as from a machine that has more to do than processors."""
     verdict_seconds: float = 0.12
     """Until peers must have vouched for it."""
     accusation_seconds: float = 0.15
     """Until what one node says of another is believed."""
     waking_seconds: float = 1.0
     """That who was silent itself is no witness: what it has not heard it slept through."""
+
+
+_GAPS = 2.0
+"""How many times the longest gap of lately a node may be silent."""
+_GAP_HALVES_SECONDS = 30.0
+"""After which half of a gap is remembered."""
 
 
 class Member:
@@ -57,6 +66,8 @@ class Member:
         self.is_loaded = False
         """Whether it had much to send when it was last heard of."""
         self.awake_since = now
+        self.longest_gap = 0.0
+        """Between two signs of life, in seconds; long ago counts less."""
 
 
 class Membership:
@@ -76,11 +87,20 @@ class Membership:
     def heard(self, node: str, now: float, *, is_loaded: bool = False) -> None:
         """Note a sign of life; it ends a suspicion, but not a death: the dead join again."""
         member = self.members[node]
-        if now - member.last_heard > self._patience.silent_seconds / 2:
+        gap = now - member.last_heard
+        if gap > self._patience.silent_seconds / 2:
             member.awake_since = now
+        faded = member.longest_gap * 0.5 ** (gap / _GAP_HALVES_SECONDS)
+        member.longest_gap = max(gap, faded)
         member.last_heard, member.is_loaded = now, is_loaded
         if member.standing is Standing.SUSPECT:
             member.standing = Standing.ALIVE
+
+    def overslept(self, seconds: float, now: float) -> None:
+        """Note that this process did not run for a while: nobody could be heard then."""
+        for member in self.members.values():
+            member.last_heard = min(now, member.last_heard + seconds)
+            member.suspect_since = min(now, member.suspect_since + seconds)
 
     def ended(self, node: str) -> None:
         """Note that its system closed the connection: the process is gone."""
@@ -112,8 +132,8 @@ class Membership:
         return silent
 
     def _allowed(self, member: Member) -> float:
-        patience = self._patience
-        return patience.loaded_silent_seconds if member.is_loaded else patience.silent_seconds
+        least, most = self._patience.silent_seconds, self._patience.loaded_silent_seconds
+        return most if member.is_loaded else min(most, max(least, _GAPS * member.longest_gap))
 
     def judged(self, now: float) -> list[str]:
         """Return the suspects whose time is over; their standing says what they are."""

@@ -21,41 +21,6 @@ from zse.options import load_options
 from zse.server_options import FleetOptions, MeshOptions, ServeOptions
 
 
-@pytest.fixture
-def has_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "runs_on_gpu", lambda name: name.startswith(("cuda", "auto")))
-
-
-@pytest.mark.usefixtures("has_gpus")
-@pytest.mark.parametrize(
-    ("options", "devices"),
-    [
-        ({"device": "cuda"}, ["cuda:0", "cuda:1"]),
-        ({"device": "auto"}, ["cuda:0", "cuda:1"]),
-        ({"device": "cuda:2"}, ["cuda:2", "cuda:3"]),
-        ({"device": "cuda", "gpus": "3, 1"}, ["cuda:3", "cuda:1"]),
-        ({"device": "cpu"}, ["cpu", "cpu"]),
-    ],
-)
-def test_each_rank_has_a_device(options: dict[str, Any], devices: list[str]) -> None:
-    assert opening.devices_of(load_options(tensor_parallel=2, **options)) == devices
-
-
-@pytest.mark.usefixtures("has_gpus")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"device": "cuda", "gpus": "0"}, "1 GPUs are named for 2 ranks"),
-        ({"device": "cuda", "gpus": "0,0"}, "no list of different numbers"),
-        ({"device": "cuda", "gpus": "0,x"}, "no list of different numbers"),
-        ({"device": "cpu", "gpus": "0,1"}, "the model runs on cpu"),
-    ],
-)
-def test_gpus_that_do_not_fit_the_ranks_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        opening.devices_of(load_options(tensor_parallel=2, **options))
-
-
 def test_gpus_that_do_not_reach_each_other_are_refused() -> None:
     class Alone:
         info = SimpleNamespace(ordinal=1)

@@ -52,3 +52,10 @@ def test_a_stage_of_several_gpus_has_what_the_fullest_of_them_has_for_each() -> 
     assert found == (2 * 9 * GB, 2 * 19 * GB)
     bounded = stage_bytes(names, 2, 200 * GB, 16 * GB, total=room, free=room)
     assert bounded == (2 * 9 * GB, 2 * 15 * GB)
+
+
+def test_stages_on_one_gpu_have_their_part_of_it() -> None:
+    two = ["cuda:0", "cuda:0"]
+    found = stage_bytes(two, 2, 60 * GB, total=has(80 * GB), free=has(70 * GB))
+    assert found == (34 * GB, 34 * GB)
+    assert stage_bytes(two, 2, 39 * GB, total=has(80 * GB), free=never) == ()

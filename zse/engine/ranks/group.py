@@ -20,10 +20,11 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zse.backends.ranks import Gift, Share
 from zse.backends.types import StepBatch
+from zse.engine.ranks.devices import options_of
 from zse.engine.ranks.links import (
     Failed,
     Given,
@@ -133,10 +134,9 @@ class RankGroup:
         spin = spin_of(len(self.devices))
         try:
             for rank, to in enumerate(self._sockets, start=1):
-                values: dict[str, Any] = {**load_fields(options), "device": self.devices[rank]}
                 task = Task(
                     str(file.path),
-                    values,
+                    cast("dict[str, Any]", load_fields(options_of(options, self.devices, rank))),
                     None if cache_dir is None else str(cache_dir),
                     rank,
                     list(self.devices),

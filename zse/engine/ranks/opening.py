@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from zse.backends import begin_arrival
 from zse.backends.ranks import Share
-from zse.device.open import check_device, runs_on_gpu
+from zse.device.open import check_device
 from zse.device.phases import no_phases
+from zse.engine.ranks.devices import devices_of, options_of
 from zse.engine.ranks.group import RankGroup
 from zse.engine.ranks.stage_memory import stage_bytes
 from zse.engine.ranks.stages import Places, place_part
@@ -97,7 +98,7 @@ def open_ranks(
         with phases("ranks"):
             group = RankGroup(reader, options, devices, places.ends, cache_dir=cache_dir)
         part = replace(place_part(spec, header, group.link, places), crew=group)
-        options = with_values(options, {"device": devices[0]})
+        options = options_of(options, devices, 0)
         arrival = begin_arrival(options, reader, cuts=part.cuts, phases=phases)
         if arrival is not None:
             check_links(arrival.gpu, devices)
@@ -142,31 +143,6 @@ def load_ranked_runner(
         runner.close()
         raise
     return runner
-
-
-def devices_of(options: LoadOptions) -> list[str]:
-    """Return the name of each rank's device.
-
-    Raises:
-        UsageError: The GPUs that are named are not as many as there are ranks.
-        DeviceError: The device is unknown, or there are fewer GPUs.
-    """
-    name, count = options.device.name, options.ranks.num_devices
-    first = check_device(name)
-    if not runs_on_gpu(name):
-        if options.ranks.gpus:
-            raise UsageError(
-                f"GPUs {options.ranks.gpus} are named, but the model runs on {name}",
-                hint="Leave --gpus out, or use --device cuda.",
-            )
-        return ["cpu" if name == "auto" else name] * count
-    numbers = _numbers(options.ranks.gpus) or list(range(first, first + count))
-    if len(numbers) != count:
-        raise UsageError(
-            f"{len(numbers)} GPUs are named for {count} ranks: {options.ranks.gpus}",
-            hint="Name as many as --tensor-parallel times --pipeline-parallel.",
-        )
-    return [f"cuda:{number}" for number in numbers]
 
 
 def stage_ends(
@@ -238,17 +214,3 @@ def check_options(options: LoadOptions) -> None:
 
 def _unsupported(what: str, hint: str) -> UsageError:
     return UsageError(f"several ranks do not compute with {what}", hint=hint)
-
-
-def _numbers(text: str) -> list[int]:
-    """Return the GPUs that a list names.
-
-    Raises:
-        UsageError: It is no list of different numbers.
-    """
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
-        raise UsageError(
-            f"GPUs {text!r} are no list of different numbers", hint="Write them as in --gpus 0,1."
-        )
-    return [int(part) for part in parts]

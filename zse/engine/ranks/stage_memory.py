@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.device.open import check_device, runs_on_gpu
+from zse.engine.ranks.devices import total_bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,13 +14,6 @@ _PLENTY = 2
 """A GPU of so many times what a stage holds is not asked how much of it is free."""
 _RESERVED_BYTES = 1 << 30
 """Of each GPU for its driver, the code of kernels, and what a step computes with."""
-
-
-def total_bytes_of(ordinals: Sequence[int]) -> dict[int, int]:
-    """Return the memory of some GPUs; nothing is opened for it."""
-    from zse.device.survey import total_bytes
-
-    return {ordinal: total_bytes(ordinal) for ordinal in ordinals}
 
 
 def free_bytes_of(ordinals: Sequence[int]) -> dict[int, int]:
@@ -51,11 +45,15 @@ def stage_bytes(
     if not all(map(runs_on_gpu, devices)):
         return ()
     ordinals, ranks = [check_device(name) for name in devices], len(devices) // num_stages
-    sizes = total(ordinals)
+    whole = total(ordinals)
+    sizes = {whole[one] // ordinals.count(one) for one in ordinals}
     even = held_bytes // len(devices)
-    if len(set(sizes.values())) == 1 and min(sizes.values()) > _PLENTY * even:
+    if len(sizes) == 1 and min(sizes) > _PLENTY * even:
         return ()
     room = free(ordinals)
-    each = [max(0, min(room[one], vram_bytes or room[one]) - _RESERVED_BYTES) for one in ordinals]
+    each = []
+    for one in ordinals:
+        usable = min(room[one], vram_bytes or room[one])
+        each.append(max(0, usable // ordinals.count(one) - _RESERVED_BYTES))
     stages = [ranks * min(each[at : at + ranks]) for at in range(0, len(each), ranks)]
     return tuple(reversed(stages))
