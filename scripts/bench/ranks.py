@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="1,2", help="numbers of devices, one after the other")
     parser.add_argument("--stages", action="store_true", help="of layers, not of each layer")
     parser.add_argument("--device", default="auto", help="cpu or cuda")
+    parser.add_argument("--gpus", default="", help="of several ranks; 0,0: two in turns on one")
     parser.add_argument("--prompt", type=int, default=8192, help="tokens of the long prompt")
     parser.add_argument("--output", type=int, default=128, help="tokens of an answer")
     parser.add_argument("--batch", type=int, default=64, help="requests at once; 0 measures none")
@@ -123,6 +124,7 @@ def measured(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
         "max_sequences": max(options.batch, 1),
         "prefix_cache": False,
         "speculate": "off",
+        "gpus": options.gpus if ranks > 1 else "",
     }
     load = with_values(settings.serve.load, values)
     began = time.perf_counter()
