@@ -20,10 +20,11 @@ from pathlib import Path
 
 from cold_start import kv_gib, read_through
 from machine import machine_facts
-from timed_server import HOST, Starts, TimedServer, measure_starts, spread, zse_server
+from timed_server import Starts, TimedServer, measure_starts, spread, zse_server
 
 from zse.deploy.measure.runners import RUNNERS, first_that_works
 from zse.deploy.measure.shown_gpu import gpu_binds
+from zse.deploy.measure.start import HOST
 from zse.format import ZSEReader
 from zse.models.families import read_header
 from zse.oci.image.unpacked import RunnerError, UnpackedImage

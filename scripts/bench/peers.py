@@ -1,9 +1,13 @@
 """One replica becomes two: process start to first token, fed by the origin and by a replica.
 
 An object server on this machine stands for the origin. The first server is fed from it and shares;
-then the second one starts several times, from the origin and from the first. On two GPUs of a host:
+then the second one starts several times, from the origin, from the first, and from the file itself,
+which a host that has it in its page cache need not ask anybody for. On two GPUs of a host:
 
     python scripts/bench/peers.py /dev/shm/a.zse --devices cuda:0,cuda:1
+
+Both may be on one card, which has to have room for both caches (--serve-arguments "--kv-gib 1"):
+bytes come over the host's loopback either way, and cross the same link.
 
 The last line is one JSON object.
 """
@@ -12,8 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,7 +31,7 @@ import object_server
 from cold_start import read_through, zse_file
 from machine import machine_facts
 from prefix import ask, wait_until_ready
-from timed_server import HOST, ROOT, prompt_ids, spread
+from timed_server import BOOT, HOST, ROOT, prompt_ids, spread
 
 sys.path.insert(0, str(ROOT))
 
@@ -44,6 +48,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="tiny", help="a .zse file, or tiny")
     parser.add_argument("--devices", default="cpu,cpu", help="of the first and of the second")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--serve-arguments", default="", help="more flags of both servers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="zse-peers-", dir=_folder()) as folder:
         result = measure(Path(folder), options)
@@ -65,13 +70,16 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     ways: dict[str, Any] = {}
     with object_server.serving(path) as port:
         origin = [f"http://{HOST}:{port}/model.zse", "--peer-secret-file", str(secret)]
+        origin += shlex.split(options.serve_arguments)
         sharing = [*origin, "--share-weights", "--share-port", "0", "--device", first_device]
         with started(sharing, folder / "first") as first:
             peer = f"http://{HOST}:{first.logged('weights are shared', 'port')}"
-            for way, more in {"origin": [], "replica": ["--peer", peer]}.items():
+            here = [str(path), *origin[1:]]
+            ways_to = {"origin": origin, "replica": [*origin, "--peer", peer], "file": here}
+            for way, named in ways_to.items():
                 found = []
                 for number in range(options.repeat):
-                    words = [*origin, *more, "--device", second_device]
+                    words = [*named, "--device", second_device]
                     began = time.perf_counter()
                     with started(words, folder / f"{way}{number}") as second:
                         found.append(1000 * (second.first_token() - began))
@@ -107,9 +115,10 @@ def started(words: list[str], folder: Path) -> Iterator[Server]:
     log = folder / "log"
     # A CPU finds what it fetched before; a GPU finds its kernels.
     own = {"ZSE_CACHE_DIR": str(folder / "cache")} if "cpu" in words else {}
-    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    environment = subprocess_environment(PYTHONPATH=paths, ZSE_LOG_FORMAT="json", **own)
-    command = [sys.executable, "-m", "zse.serve", *words, "--port", "0"]
+    environment = subprocess_environment(ZSE_LOG_FORMAT="json", **own)
+    paths = [str(ROOT), *(path for path in sys.path if path and path != str(ROOT))]
+    boot = [sys.executable, "-I", "-S", "-c", BOOT.format(paths=paths)]  # as an image starts it
+    command = [*boot, *words, "--port", "0"]
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file, env=environment)
     try:
