@@ -101,6 +101,9 @@ class Stub:
     def bytes_of(self, kind: int) -> int:
         return int(self._library.stub_bytes(kind))
 
+    def forget_launches(self) -> None:
+        self._library.stub_forget_launches()
+
     def launches(self) -> list[RecordedLaunch]:
         count = self._library.stub_num_launches()
         return [self._read(self._library.stub_launch(index).contents) for index in range(count)]

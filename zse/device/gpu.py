@@ -107,6 +107,18 @@ class Kernel(Protocol):
         """Put it into a stream; the values are copied before this returns."""
 
 
+class Repetition(Protocol):
+    """Kernels that are launched in rounds. For one thread at a time, while their modules stay."""
+
+    def launch(
+        self, stream: Stream, calls: Sequence[tuple[Grid, Sequence[float]]], rounds: range
+    ) -> None:
+        """Put rounds into a stream, with a grid and the arguments of each kernel of a round.
+
+        Of the arguments those that change have any value here.
+        """
+
+
 class Module(Protocol):
     """Code on the GPU."""
 
@@ -173,6 +185,19 @@ class Gpu(Protocol):
     def create_stream(self) -> Stream: ...
     def create_event(self, timing: bool = False) -> Event: ...
     def load_module(self, image: bytes) -> Module: ...
+    def repetition(
+        self,
+        kernels: Sequence[Kernel],
+        places: Sequence[tuple[int, int]],
+        rounds: Sequence[Sequence[float]],
+    ) -> Repetition:
+        """Return what launches kernels, one after the other, in rounds.
+
+        Args:
+            places: Of the arguments that change: which kernel's, and which of its arguments.
+            rounds: The values of each round, one for each place.
+        """
+
     def capture(self, stream: Stream) -> AbstractContextManager[Capture]: ...
     def copy_to_device(
         self, destination: int, source: int, length_bytes: int, stream: Stream

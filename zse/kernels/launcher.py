@@ -5,9 +5,11 @@ The GPU backend has one over a kernel pack, the tests have one over Triton's int
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Grid
     from zse.kernels.variant import Variant
@@ -38,4 +40,46 @@ class Launcher(Protocol):
         Raises:
             KernelPackError: The pack holds no such variant.
             DeviceError: The driver refused the code.
+        """
+
+
+class Launch(NamedTuple):
+    """What a launcher was asked for."""
+
+    variant: Variant
+    grid: Grid
+    arguments: tuple[Value, ...]
+
+
+class Repeated(Protocol):
+    """Kernels that are launched in rounds, of whose arguments some differ from round to round."""
+
+    def launch(self, calls: Sequence[Launch], rounds: range) -> None:
+        """Enqueue rounds, by number, as ``Launcher.launch`` would each of their kernels.
+
+        Args:
+            calls: Of any round, whose other arguments have been checked.
+        """
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """A launcher that repeats launches with less work for each."""
+
+    def repeated(
+        self,
+        variants: Sequence[Variant],
+        places: Sequence[tuple[int, int]],
+        rounds: Sequence[Sequence[Value]],
+    ) -> Repeated:
+        """Return what launches kernels, one after the other, in rounds.
+
+        Args:
+            variants: Of a round.
+            places: Of the arguments that change: which kernel's, and which of its arguments.
+            rounds: The values of each round, one for each place.
+
+        Raises:
+            KernelPackError: The pack holds no such variant.
+            DeviceError: A value breaks a variant's promise.
         """

@@ -10,11 +10,12 @@ import stub_libcuda
 from random_files import BIASES, write_random_file
 from sample_packs import write_stub_pack
 
-from zse.backends.gpu.launcher import PackLauncher
-from zse.backends.gpu.repeating import CHECKS, Launch, Patterns, RepeatingLauncher
+from zse.backends.gpu.repeating import CHECKS, Patterns, RepeatingLauncher
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.device.cuda import repetition
 from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.library import Driver
+from zse.device.loader.library import load_library
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner
 from zse.options import load_options
@@ -38,23 +39,25 @@ def pack(tmp_path_factory):
 
 
 @pytest.fixture
-def launches(monkeypatch):
-    """What is launched from now on."""
+def stub(monkeypatch):
+    """The driver, which remembers what it was told to launch."""
     monkeypatch.setenv("ZSE_STUB_TOTAL", str(4 << 30))
-    path, found = str(stub_libcuda.build()), []
-    real_open, real_launch = Gpu.open, PackLauncher.launch
-    monkeypatch.setattr(Gpu, "open", lambda ordinal: real_open(ordinal, driver=Driver(path)))
+    path, real_open = stub_libcuda.build(), Gpu.open
+    monkeypatch.setattr(Gpu, "open", lambda ordinal: real_open(ordinal, driver=Driver(str(path))))
+    return stub_libcuda.Stub(path)
 
-    def launch(self, variant, grid, *arguments):
-        found.append(Launch(variant, grid, arguments))
-        real_launch(self, variant, grid, *arguments)
 
-    monkeypatch.setattr(PackLauncher, "launch", launch)
-    return found
+@pytest.fixture(params=["by C", "by Python"])
+def library(request, monkeypatch):
+    """Which of the two ways rounds are launched."""
+    if request.param == "by Python":
+        monkeypatch.setattr(repetition, "load_library", lambda: None)
+    elif load_library() is None:
+        pytest.skip("there is no library of C for this machine")
 
 
 @pytest.fixture
-def open_runner(pack, launches, tmp_path):
+def open_runner(pack, stub, tmp_path):
     runners = []
 
     def opened(**numbers):
@@ -88,13 +91,13 @@ def random_batch(draw):
     return StepBatch(chunks=chunks, sampling=[[SamplingRow(temperature=0.0)] for _ in chunks])
 
 
-def launched(runner, launches, batch):
-    launches.clear()
+def launched(runner, stub, batch):
+    stub.forget_launches()
     runner.execute(batch)
-    return list(launches)
+    return stub.launches()
 
 
-def compared(runner, launches, count=40):
+def compared(runner, stub, count=24):
     """Hold steps with patterns against the same without; return in how many one was used."""
     maker, draw = runner._backend._maker, random.Random(7)
     num_used = 0
@@ -102,29 +105,30 @@ def compared(runner, launches, count=40):
         batch = random_batch(draw)
         runner.execute(batch)  # memory of its inputs has grown by now
         before = sum(found.num_used for found in maker.patterns._found.values() if found)
-        by_pattern = launched(runner, launches, batch)
+        by_pattern = launched(runner, stub, batch)
         after = sum(found.num_used for found in maker.patterns._found.values() if found)
         patterns, maker.patterns = maker.patterns, Patterns(0)
-        by_program = launched(runner, launches, batch)
+        by_program = launched(runner, stub, batch)
         maker.patterns = patterns
         assert by_pattern == by_program
         num_used += after > before
     return num_used
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("more", [{}, BIASES], ids=["usual", "biases"])
-def test_a_step_by_patterns_launches_what_the_program_would(open_runner, launches, more):
+def test_a_step_by_patterns_launches_what_the_program_would(open_runner, stub, more):
     runner = open_runner(**more)
-    assert compared(runner, launches) > 10
+    assert compared(runner, stub) > 10
 
 
-def test_a_model_of_few_layers_is_gone_through(open_runner, launches):
-    assert compared(open_runner(num_layers=4), launches, 6) == 0
+def test_a_model_of_few_layers_is_gone_through(open_runner, stub):
+    assert compared(open_runner(num_layers=4), stub, 6) == 0
 
 
-def test_patterns_are_forgotten_when_memory_moves(open_runner, launches):
+def test_patterns_are_forgotten_when_memory_moves(open_runner, stub):
     runner = open_runner()
-    assert compared(runner, launches) > 10
+    assert compared(runner, stub) > 10
     patterns = runner._backend._maker.patterns
     runner.shrink(8 * BLOCKS_EACH, least_blocks=8)
     assert not patterns._found

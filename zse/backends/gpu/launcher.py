@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from zse.errors import DeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.device.facts import DeviceFacts
-    from zse.device.gpu import Block, Gpu, Grid, Stream
-    from zse.kernels.launcher import Value
+    from zse.device.gpu import Block, Gpu, Grid, Kernel, Repetition, Stream
+    from zse.kernels.launcher import Launch, Value
     from zse.kernels.pack import KernelPack, PackEntry
     from zse.kernels.variant import Variant
 
@@ -55,10 +57,41 @@ class PackLauncher:
             if variant.key not in self._sites:
                 self._load(variant)
 
+    def repeated(
+        self,
+        variants: Sequence[Variant],
+        places: Sequence[tuple[int, int]],
+        rounds: Sequence[Sequence[Value]],
+    ) -> RepeatedLaunches:
+        """See ``zse.kernels.launcher.Repeating``."""
+        self.prepare(*variants)
+        sites = [self._sites[variant.key] for variant in variants]
+        for values in rounds:
+            for (call, argument), value in zip(places, values, strict=True):
+                sites[call].check(argument, value)
+        kernels = [site.kernel for site in sites]
+        return RepeatedLaunches(sites, self._gpu.repetition(kernels, places, rounds), self._stream)
+
     def _load(self, variant: Variant) -> _Site:
         site = _Site(self._gpu, self._pack.entry(variant.key), variant)
         self._sites[variant.key] = site
         return site
+
+
+class RepeatedLaunches:
+    """See ``zse.kernels.launcher.Repeated``."""
+
+    def __init__(self, sites: Sequence[_Site], repetition: Repetition, stream: Stream) -> None:
+        self._sites = sites
+        self._repetition = repetition
+        self._stream = stream
+
+    def launch(self, calls: Sequence[Launch], rounds: range) -> None:
+        pairs = zip(self._sites, calls, strict=True)
+        laid_out = [
+            (call.grid, (*call.arguments, *site.trailing(call.grid))) for site, call in pairs
+        ]
+        self._repetition.launch(self._stream, laid_out, rounds)
 
 
 class _Site:
@@ -73,7 +106,7 @@ class _Site:
             )
         # Triton appends addresses of scratch memory to a signature, scratch or no scratch.
         self._num_trailing = kernel.trailing_pointers
-        self._kernel = gpu.load_module(bytes(kernel.image)).kernel(
+        self.kernel: Kernel = gpu.load_module(bytes(kernel.image)).kernel(
             kernel.entry,
             [kind for _, kind in expected] + ["*u8"] * self._num_trailing,
             num_threads=kernel.num_warps * gpu.info.warp_threads,
@@ -104,10 +137,18 @@ class _Site:
                 f"{self._variant.key}: {arguments} are no arguments for "
                 f"{', '.join(a.name for a in self._variant.arguments)}"
             ) from error
-        trailing = self._zeros
-        if self._needs_scratch:
-            trailing = self._find_scratch(grid)[: self._num_trailing]
-        self._kernel.launch(grid, stream, *arguments, *trailing)
+        self.kernel.launch(grid, stream, *arguments, *self.trailing(grid))
+
+    def check(self, index: int, value: Value) -> None:
+        """Refuse an argument that is not what the kernel relies on."""
+        if index in self._aligned and value & _ALIGNMENT_MASK:  # type: ignore[operator]
+            self._refuse(index, value)
+
+    def trailing(self, grid: Grid) -> tuple[int, ...]:
+        """Return what stands behind the arguments of a launch."""
+        if not self._needs_scratch:
+            return self._zeros
+        return self._find_scratch(grid)[: self._num_trailing]
 
     def _refuse(self, index: int, value: Value) -> None:
         raise DeviceError(

@@ -12,16 +12,19 @@ launches of two other steps correctly, and is held against a whole step again no
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from zse.kernels.launcher import Launch, Repeating
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zse.backends.gpu.inputs import InputShape
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Grid
-    from zse.kernels.launcher import Launcher, Value
+    from zse.kernels.launcher import Launcher, Repeated, Value
     from zse.kernels.variant import Variant
 
 LEAST_SPARED = 3
@@ -33,31 +36,53 @@ _FIRST = 1
 """The first layer that others are told by. The one before reads the embedding in place of sums."""
 
 
-class Launch(NamedTuple):
-    """What a launcher was asked for."""
-
-    variant: Variant
-    grid: Grid
-    arguments: tuple[Value, ...]
-
-
-Difference: TypeAlias = tuple[tuple[int, "Value"], ...]
-"""Arguments of a launch that are not those of the reference: their places and values."""
 Signature: TypeAlias = "tuple[str, ...]"
 """Keys of what a layer launches."""
+Place: TypeAlias = tuple[int, int]
+"""An argument of a layer: of which launch, and which of its arguments."""
 
 
 @dataclass
-class Likeness:
-    """How a layer differs from the first one of its kind, launch by launch."""
+class Kind:
+    """Layers that launch the same, but for some arguments."""
 
     reference: int
-    differences: list[Difference]
+    """The first of them: by its launches in a step the others' are known."""
+    places: tuple[Place, ...]
+    """Where the others differ from it, and so from each other."""
+    rounds: list[list[Value]] = field(default_factory=list)
+    """What each of the others has there."""
+    repeated: Repeated | None = None
+    """Launches them, once they were."""
 
-    def launches(self, reference: Sequence[Launch]) -> list[Launch]:
-        """Return what the layer launches where the first one of its kind launches this."""
-        pairs = zip(reference, self.differences, strict=True)
-        return [_changed(launch, own) for launch, own in pairs]
+    def launches(self, number: int, reference: Sequence[Launch]) -> list[Launch]:
+        """Return what one of them launches where the first one launches this."""
+        changed = list(reference)
+        for (call, argument), value in zip(self.places, self.rounds[number], strict=True):
+            arguments = list(changed[call].arguments)
+            arguments[argument] = value
+            changed[call] = changed[call]._replace(arguments=tuple(arguments))
+        return changed
+
+    def launch(self, launcher: Launcher, reference: Sequence[Launch], rounds: range) -> None:
+        """Launch some of them, one after the other."""
+        if self.repeated is None and isinstance(launcher, Repeating):
+            variants = [launch.variant for launch in reference]
+            self.repeated = launcher.repeated(variants, self.places, self.rounds)
+        if self.repeated is not None:
+            self.repeated.launch(reference, rounds)
+            return
+        for number in rounds:
+            for variant, grid, arguments in self.launches(number, reference):
+                launcher.launch(variant, grid, *arguments)
+
+
+class Member(NamedTuple):
+    """A layer as one of its kind."""
+
+    kind: Kind
+    number: int
+    """Of its round."""
 
 
 @dataclass
@@ -68,8 +93,8 @@ class Pattern:
     """Of the step that it was made of."""
     references: dict[int, Signature]
     """The first layers of each kind."""
-    likenesses: dict[int, Likeness]
-    """Of the layers behind them, by number."""
+    members: dict[int, Member]
+    """The layers behind them, by number."""
     num_checked: int = 0
     num_used: int = 0
 
@@ -82,8 +107,8 @@ class Pattern:
         if any(_signature(layers[number]) != keys for number, keys in self.references.items()):
             return False
         return all(
-            layers[number] == likeness.launches(layers[likeness.reference])
-            for number, likeness in self.likenesses.items()
+            layers[layer] == kind.launches(number, layers[kind.reference])
+            for layer, (kind, number) in self.members.items()
         )
 
 
@@ -197,32 +222,22 @@ class RepeatingLauncher:
             self._mode = "pass"
         return False
 
-    def _run_from(self, layer: int, pattern: Pattern) -> list[Likeness]:
+    def _run_from(self, layer: int, pattern: Pattern) -> list[Member]:
         """Return the layers from this one on that can be launched now, one after the other."""
-        run: list[Likeness] = []
-        while (likeness := pattern.likenesses.get(layer)) is not None:
-            reference = self._noted.get(likeness.reference)
-            if reference is None or _signature(reference) != pattern.references[likeness.reference]:
+        run: list[Member] = []
+        while (member := pattern.members.get(layer)) is not None:
+            reference = member.kind.reference
+            noted = self._noted.get(reference)
+            if noted is None or _signature(noted) != pattern.references[reference]:
                 break  # such a layer has not come yet, or launches something else in this step
-            run.append(likeness)
+            run.append(member)
             layer += 1
         return run
 
-    def _repeat(self, run: list[Likeness]) -> None:
+    def _repeat(self, run: list[Member]) -> None:
         """Launch some layers."""
-        launch = self.launcher.launch
-        for likeness in run:
-            reference = self._noted[likeness.reference]
-            for (variant, grid, arguments), own in zip(
-                reference, likeness.differences, strict=True
-            ):
-                if own:
-                    changed = list(arguments)
-                    for place, value in own:
-                        changed[place] = value
-                    launch(variant, grid, *changed)
-                else:
-                    launch(variant, grid, *arguments)
+        for kind, rounds in _stretches(run):
+            kind.launch(self.launcher, self._noted[kind.reference], rounds)
 
     def _note(self) -> None:
         self._mode = "note"
@@ -233,34 +248,42 @@ def _signature(layer: list[Launch]) -> Signature:
     return tuple([launch.variant.key for launch in layer])
 
 
-def _changed(launch: Launch, own: Difference) -> Launch:
-    arguments = list(launch.arguments)
-    for place, value in own:
-        arguments[place] = value
-    return launch._replace(arguments=tuple(arguments))
+def _stretches(run: list[Member]) -> Iterator[tuple[Kind, range]]:
+    """Yield layers of one kind that follow each other."""
+    for _, group in itertools.groupby(run, lambda member: id(member.kind)):
+        members = list(group)
+        first = members[0].number
+        yield members[0].kind, range(first, first + len(members))
 
 
 def _pattern_of(shape: InputShape, layers: dict[int, list[Launch]]) -> Pattern | None:
     """Return which layers are launched after others; None where these are too few."""
-    kinds: dict[tuple[tuple[str, Grid], ...], int] = {}
-    likenesses: dict[int, Likeness] = {}
-    for number, launches in layers.items():
-        kind = tuple([(launch.variant.key, launch.grid) for launch in launches])
-        reference = kinds.setdefault(kind, number)
-        if reference != number:
-            pairs = zip(launches, layers[reference], strict=True)
-            differences = [_difference(own, other) for own, other in pairs]
-            likenesses[number] = Likeness(reference, differences)
-    spared = sum(number + 1 in likenesses for number in likenesses)
-    if spared < LEAST_SPARED:
+    references: dict[tuple[tuple[str, Grid], ...], int] = {}
+    kinds: dict[tuple[int, tuple[Place, ...]], Kind] = {}
+    members: dict[int, Member] = {}
+    for layer, launches in layers.items():
+        form = tuple([(launch.variant.key, launch.grid) for launch in launches])
+        reference = references.setdefault(form, layer)
+        if reference == layer:
+            continue
+        places = _places(launches, layers[reference])
+        kind = kinds.setdefault((reference, places), Kind(reference, places))
+        members[layer] = Member(kind, len(kind.rounds))
+        kind.rounds.append([launches[call].arguments[argument] for call, argument in places])
+    if sum(layer + 1 in members for layer in members) < LEAST_SPARED:
         return None
-    references = {number: _signature(layers[number]) for number in kinds.values()}
-    return Pattern(shape, references, likenesses)
+    signatures = {layer: _signature(layers[layer]) for layer in references.values()}
+    return Pattern(shape, signatures, members)
 
 
-def _difference(own: Launch, other: Launch) -> Difference:
-    pairs = enumerate(zip(own.arguments, other.arguments, strict=True))
-    return tuple((place, mine) for place, (mine, theirs) in pairs if mine != theirs)
+def _places(launches: list[Launch], reference: list[Launch]) -> tuple[Place, ...]:
+    """Return where two layers that launch the same have other arguments."""
+    return tuple(
+        (call, argument)
+        for call, (own, other) in enumerate(zip(launches, reference, strict=True))
+        for argument, (mine, theirs) in enumerate(zip(own.arguments, other.arguments, strict=True))
+        if mine != theirs
+    )
 
 
 def _are_unlike(shape: InputShape, other: InputShape) -> bool:

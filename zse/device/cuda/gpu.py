@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from zse.device.cuda import info as facts
 from zse.device.cuda.errors import (
@@ -30,10 +30,14 @@ from zse.device.loader.library import CopyFunctions
 from zse.device.loader.structs import DRIVER_FUNCTIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from threading import Thread
 
+    from zse.device.cuda.module import Kernel
+    from zse.device.cuda.repetition import Repetition
     from zse.device.cuda.shared import MappedHost, SharedBlock
     from zse.device.facts import GpuLink
+    from zse.device.gpu import Kernel as AnyKernel
     from zse.device.gpu import Stream as AnyStream
 
 _LIMIT_STACK_SIZE = 0
@@ -155,6 +159,17 @@ class Gpu:
         handle = load_code(self._driver, image) if kept is None else kept.load(image)
         limit = self.info.shared_memory_optin_bytes
         return Module(self.owner, handle, limit, is_kept=kept is not None)
+
+    def repetition(
+        self,
+        kernels: Sequence[AnyKernel],
+        places: Sequence[tuple[int, int]],
+        rounds: Sequence[Sequence[float]],
+    ) -> Repetition:
+        from zse.device.cuda.repetition import Repetition  # which a first token does without
+
+        copies = [cast("Kernel", kernel).copy() for kernel in kernels]
+        return Repetition(self._driver, copies, places, rounds)
 
     def capture(self, stream: AnyStream) -> Capture:
         return Capture(self.owner, stream)

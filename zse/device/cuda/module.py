@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zse.device.cuda import structs
 from zse.device.cuda.errors import CudaError, CudaRule, error_for
@@ -117,6 +117,16 @@ class Module(Resource):
             super()._give_back(handle)
 
 
+class Slot(NamedTuple):
+    """Where a kernel's call has one of its arguments."""
+
+    address: int
+    length: int
+    """In bytes."""
+    code: str
+    """Of ``struct``."""
+
+
 class Kernel:
     """One kernel of a module, of whose launches only grid, stream and values are open.
 
@@ -141,6 +151,7 @@ class Kernel:
         """None once its module is gone."""
         self._driver = driver
         self._entry = entry
+        self._types = types
         self._num_ctas = num_ctas
         self._attributes = attributes
         self._config = config
@@ -149,7 +160,7 @@ class Kernel:
         self._reference = ctypes.byref(config)
         self._grid = (0, 0, 0)
         self._raw = driver.raw("cuLaunchKernelEx")
-        codes = [_code(kind) for kind in types]
+        self._codes = codes = [_code(kind) for kind in types]
         self._values = struct.Struct("@" + "".join(codes))
         self._buffer = ctypes.create_string_buffer(max(self._values.size, 1))
         base = ctypes.addressof(self._buffer)
@@ -163,6 +174,17 @@ class Kernel:
         Raises:
             CudaError: Too many values or too few, one does not fit its type, or the driver
                 refused the launch.
+        """
+        handle = self.pack(grid, stream, values)
+        code = self._raw(self._reference, handle, self._pointers, None)
+        if code:
+            self._driver.fail("cuLaunchKernelEx", code)
+
+    def pack(self, grid: Grid, stream: Stream, values: Sequence[float]) -> int:
+        """Lay out a call of it; return what the driver calls it.
+
+        Raises:
+            CudaError: As ``launch``.
         """
         try:
             self._values.pack_into(self._buffer, 0, *values)
@@ -178,9 +200,26 @@ class Kernel:
         handle = self.handle
         if handle is None:
             raise CudaRule.RELEASED(f"kernel {self._entry} was launched after its unloading")
-        code = self._raw(self._reference, handle, self._pointers, None)
-        if code:
-            self._driver.fail("cuLaunchKernelEx", code)
+        return handle
+
+    def copy(self) -> Kernel:
+        """Return the same kernel with a call of its own, for as long as its module is there."""
+        config = structs.LaunchConfig.from_buffer_copy(self._config)
+        handle = self.handle or 0
+        return Kernel(
+            self._driver, self._entry, handle, self._types, config, self._attributes, self._num_ctas
+        )
+
+    def slot(self, argument: int) -> Slot:
+        """Return where its call has one of its arguments."""
+        code = self._codes[argument]
+        return Slot(self._pointers[argument] or 0, struct.calcsize(code), code)
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Addresses of its configuration, of itself and of the table of its arguments."""
+        own = ctypes.addressof(self._config), ctypes.addressof(self._pointers)
+        return own[0], self.handle or 0, own[1]
 
 
 def _attributes(

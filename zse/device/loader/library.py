@@ -1,4 +1,7 @@
-"""Finds the library that copies a file to a device; nothing here waits for the interpreter."""
+"""Finds the library that copies a file to a device, and launches many kernels in one call.
+
+Its threads never wait for the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class CopyFunctions:
 
 
 class LoaderLibrary:
-    """The loaded library; its functions are those of ``loader.h``.
+    """The loaded library; its functions are those of ``loader.h`` and ``launches.h``.
 
     Raises:
         OSError: The file cannot be loaded.
@@ -64,6 +67,8 @@ class LoaderLibrary:
         self.keep = functions.zse_keep
         self.kept_bytes = functions.zse_kept_bytes
         self.drop = functions.zse_drop
+        # As launches do (``zse.device.cuda.library``), it keeps the interpreter: it takes no wait.
+        self.repeat = ctypes.PyDLL(str(path)).zse_repeat
         self.start.argtypes = [POINTER(structs.Order), POINTER(c_int32)]
         self.start.restype = c_void_p
         self.counters.argtypes = [c_void_p]
@@ -78,6 +83,8 @@ class LoaderLibrary:
         self.keep.argtypes, self.keep.restype = [POINTER(structs.Driver), c_int64], c_void_p
         self.kept_bytes.argtypes, self.kept_bytes.restype = [c_void_p], c_int64
         self.drop.argtypes, self.drop.restype = [c_void_p], c_int32
+        self.repeat.restype = c_int32
+        self.repeat.argtypes = [c_void_p, c_void_p, c_int32, c_void_p, c_int32, c_void_p, c_int32]
         self._check_structures(functions.zse_loader_sizes)
 
     def _check_structures(self, sizes_of: Callable[..., int]) -> None:
