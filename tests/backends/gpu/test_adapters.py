@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -216,3 +217,14 @@ def test_ranges_that_are_given_back_are_whole_again() -> None:
     ranges.give_back(0, 5)
     assert ranges.num_free == ranges.size
     assert ranges.take(10) == 0
+
+
+def test_an_adapter_of_experts_is_refused_by_name(
+    runner: ModelRunner, case: SimpleNamespace
+) -> None:
+    weights = weights_of(runner, case.one)
+    parts = next(iter(weights.parts.values()))
+    of_experts = replace(weights, parts={"layers.0.experts.gate_up": parts})
+    with pytest.raises(LoRAError, match="experts") as refused:
+        runner.bind_adapter(of_experts)
+    assert "--merge-lora" in refused.value.hint

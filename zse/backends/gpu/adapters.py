@@ -99,8 +99,14 @@ class AdapterPool:
         """Return a handle of an adapter; safe while steps run.
 
         Raises:
-            LoRAError: A number in it is not finite, or there is no room for it.
+            LoRAError: It adapts experts, a number in it is not finite, or there is no room for it.
         """
+        if others := adapter.parts.keys() - self._by_name.keys():
+            raise LoRAError(
+                f"the adapter '{adapter.name}' adds to experts ({min(others)}), which a GPU does "
+                "not compute",
+                hint="Merge it into the file: zse convert MODEL --merge-lora PATH. CPUs add it.",
+            )
         parts = parts_by_record(adapter, self._matrices)
         ranks = (0 if part is None else part.rank for part in parts)
         needed = image_bytes(self._matrices, ranks) // PLACE_BYTES
