@@ -455,7 +455,6 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._model.weights.widen_vectors(self._stream)
         self._model.row_maxima.forget()
         self._model.kept_weights.forget()
-        self._maker.patterns.forget()
         self._memory.sequences.cache.clear_unseen(self._stream)
 
     def close(self) -> None:
