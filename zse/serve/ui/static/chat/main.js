@@ -51,7 +51,7 @@ function grown(message) {
     writing = null;
     place("stop").hidden = true;
     place("send").disabled = false;
-    zse.notify("The answer is complete.", true);
+    zse.notify("The answer is complete.", "quiet");
   }
   if (isAtEnd) scrollTo(0, document.body.scrollHeight);
 }
@@ -90,8 +90,10 @@ async function open(id) {
   history.replaceState(null, "", `?c=${id}`);
   const growing = tree.branch().find((message) => message.status === "writing");
   if (growing) follow(growing);
+  if (isPhone()) place("shelf").open = false;
   draw();
   mark();
+  scrollTo(0, document.body.scrollHeight);
 }
 
 function close() {
@@ -104,13 +106,20 @@ function close() {
   place("text").focus();
 }
 
+const isPhone = () => innerWidth <= 700;
+let asked = 0;
+
+/** Show the conversations that are looked for; answers may come in another order than questions. */
 async function fillList() {
-  const all = await api.list(place("search").value);
+  const query = place("search").value, number = ++asked;
+  const all = await api.list(query);
+  if (number !== asked) return;
+  place("none").textContent = all.length ? "" : query ? "None has these words." : "None yet.";
   place("list").replaceChildren(...all.map((one) => {
     const line = document.createElement("li"), button = document.createElement("button");
     button.type = "button";
     button.dataset.id = one.id;
-    button.textContent = one.title || "Untitled";
+    button.textContent = button.title = one.title || "Untitled";
     button.addEventListener("click", () => guarded(() => open(one.id)));
     line.append(button);
     return line;
@@ -185,7 +194,7 @@ function listen() {
 
 listen();
 draw();
-if (innerWidth <= 700) place("shelf").open = false;
+if (isPhone()) place("shelf").open = false;
 guarded(async () => {
   await fillList();
   const id = new URLSearchParams(location.search).get("c");
