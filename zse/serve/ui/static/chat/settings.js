@@ -1,6 +1,6 @@
 // How answers are asked for; each conversation has its own, the last one's are where a new one begins.
 const place = (id) => document.getElementById(id);
-const OWN = "the model's own";
+const OWN = "default";
 
 const number = (id, least) => Number(place(id).value) >= least ? Number(place(id).value) : null;
 
