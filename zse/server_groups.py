@@ -238,8 +238,9 @@ class MeshOptions(Checked):
     )
     mesh_split: str = described(
         "auto",
-        "How layers are dealt out: auto is the best plan, even gives each node as many",
-        choices=("auto", "even"),
+        "How layers are dealt out: auto is the best plan, even gives each node as many, memory as "
+        "many as its part of all memory",
+        choices=("auto", "even", "memory"),
     )
     mesh_activations: str = described(
         "raw",

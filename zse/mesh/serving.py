@@ -100,8 +100,10 @@ class _Machine:
 
         with self._lock:
             if self._facts is None:
-                memory_bytes = int(self._start.memory_gib * GIB)
-                self._facts = facts_of_machine(self._name, memory_bytes, self._start.device)
+                start, memory_bytes = self._start, int(self._start.memory_gib * GIB)
+                self._facts = facts_of_machine(
+                    self._name, memory_bytes, start.device, threads=start.threads
+                )
             return self._facts
 
     def open_stage(self, ask: AskOpen) -> AnyStage:

@@ -121,9 +121,9 @@ class Worker:
             return Done()
         if not len(order.chain) == len(order.codecs) == len(order.settled):
             raise MeshError("an order has lists of different lengths")
-        self._order = order
         self._outgoing.keep([*order.chain, *order.standbys], order.epoch)
         self._give_roles(order)
+        self._order = order  # last: what is said of this epoch is said in its roles
         for stage, place in enumerate(order.chain):
             if place.node == self._name and (found := self._hosts.get(place.layers)) is not None:
                 for step in found.steps_to_resend:
