@@ -80,9 +80,11 @@ class AdaptedMatrix:
         return self.linear.weight.shape[0] // self.members
 
     @property
-    def most_parts(self) -> int:
-        """How many adapters of rows each matrix can have: one for each source."""
-        return len(self.linear.weight.sources)
+    def part_rows(self) -> tuple[int, ...]:
+        """Rows of each matrix that are adapted one by one: those of each source."""
+        weight = self.linear.weight
+        together = self.members // weight.stack
+        return tuple(source.rows // together for source in weight.sources)
 
     def by_member(self, parts: Iterable[LowRank]) -> list[tuple[LowRank, ...]]:
         """Return what each matrix is added, its rows counted from its own first one."""
