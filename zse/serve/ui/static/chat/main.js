@@ -7,6 +7,7 @@ import { show } from "./view.js";
 const place = (id) => document.getElementById(id);
 const log = place("log");
 let conversation = null, tree = new Tree([]), writing = null, leave = () => {};
+let kept = Promise.resolve(); // settings, one change after the other: the last one stays, and answers go by it
 
 const acts = {
   step: (message, by) => { tree.step(message, by); draw(); },
@@ -58,6 +59,7 @@ function grown(message) {
 
 async function answer(parent) {
   if (writing) throw new Error("An answer is being written; stop it first.");
+  await kept;
   const message = await api.answer(conversation.id, parent);
   tree.add(message);
   follow(message);
@@ -186,10 +188,12 @@ function listen() {
   place("rename").addEventListener("click", rename);
   place("delete").addEventListener("click", (event) => guarded(() => remove(event.target)));
   place("search").addEventListener("input", () => guarded(fillList));
-  settings.watch(() => guarded(async () => {
-    const facts = settings.read();
-    if (conversation) conversation = await api.change(conversation.id, facts);
-  }));
+  settings.watch(() => {
+    kept = kept.then(() => guarded(async () => {
+      const facts = settings.read();
+      if (conversation) conversation = await api.change(conversation.id, facts);
+    }));
+  });
 }
 
 listen();
