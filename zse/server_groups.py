@@ -202,7 +202,8 @@ class PeerOptions(Checked):
     peers_from: str = described(
         "",
         "A name whose addresses are replicas, NAME or NAME:PORT, such as a headless service of "
-        "Kubernetes",
+        "Kubernetes; auto for all that share on this network, or scout:HOST:PORT for all that a "
+        "node of a mesh with --scout knows",
         unset="none",
     )
     secret: str = described(
