@@ -69,7 +69,7 @@ class InterpretedLauncher:
         if (twin := TWINS.get(variant.kernel.name)) is not None:
             names = [argument.name for argument in variant.arguments]
             types = {argument.name: argument.type for argument in variant.arguments}
-            twin(dict(zip(names, arguments, strict=True)), types)
+            twin(dict(zip(names, arguments, strict=True)), types, grid)
             return
         module = TRITON_TWINS.get(variant.kernel.name, variant.kernel.module)
         function = getattr(importlib.import_module(module), variant.kernel.function)

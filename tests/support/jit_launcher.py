@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import triton
+from triton.experimental import gluon
 
 from zse.device.cuda.info import read_info
 from zse.device.cuda.library import Driver
@@ -89,6 +90,7 @@ class JitLauncher:
         if variant.key not in self._functions:
             module = importlib.import_module(variant.kernel.module)
             numbers = [a.name for a in variant.arguments if not (a.is_pointer or a.aligned)]
-            plain = getattr(module, variant.kernel.function).fn
-            self._functions[variant.key] = triton.jit(plain, do_not_specialize=numbers)
+            found = getattr(module, variant.kernel.function)
+            make = gluon.jit if found.is_gluon() else triton.jit
+            self._functions[variant.key] = make(found.fn, do_not_specialize=numbers)
         return self._functions[variant.key]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import threading
 from pathlib import Path
@@ -23,10 +22,7 @@ class StartedServer:
             text=True,
             errors="replace",
             env=subprocess_environment(
-                PYTHONPATH=os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")])),
-                ZSE_LOG_FORMAT="json",
-                OMP_NUM_THREADS="1",
-                **environment,
+                PYTHONPATH=ROOT, ZSE_LOG_FORMAT="json", OMP_NUM_THREADS="1", **environment
             ),
         )
         self.log: list[str] = []

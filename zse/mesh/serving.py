@@ -6,21 +6,20 @@ import logging
 import os
 import signal
 import socket
-import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.errors import MeshError
 from zse.mesh.finding import Discovery, checked_address, checked_name, secret_of
 from zse.mesh.node import Node, NodeSetup
+from zse.mesh.opening import opener
+from zse.mesh.probe import facts_of_machine
 from zse.records import record
 from zse.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zse.mesh.messages import AskOpen, Facts
-    from zse.mesh.opening import AnyStage
     from zse.settings import Settings
 
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -56,9 +55,8 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
     if start.advertised:
         checked_address(start.advertised)
     name = checked_name(start.name or f"{socket.gethostname()}-{os.getpid()}")
-    machine = _Machine(settings, start, name)
-    if start.device != "cpu":
-        machine.facts()  # a GPU that cannot be used is said at once
+    # Measured before anything else runs here; what is available is asked for again with each call.
+    first = facts_of_machine(name, int(start.memory_gib * GIB), start.device)
     setup = NodeSetup(
         name=name,
         secret=secret,
@@ -67,7 +65,11 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
         advertised=start.advertised,
     )
     try:
-        node = Node(setup, machine.facts, machine.open_stage)
+        node = Node(
+            setup,
+            lambda: first,
+            opener(settings, model=start.model, threads=start.threads, device=start.device),
+        )
     except OSError as error:
         raise MeshError(
             f"{start.listen} cannot be listened at: {error.strerror}",
@@ -84,33 +86,3 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
         leave = signal.sigwait(_ENDS)
         logging.getLogger("zse.mesh").info("leaving: %s", signal.Signals(leave).name)
     return 0
-
-
-class _Machine:
-    """What a node says of its machine, and how it opens stages; its code comes when it is asked."""
-
-    def __init__(self, settings: Settings, start: NodeStart, name: str) -> None:
-        self._settings, self._start, self._name = settings, start, name
-        self._facts: Facts | None = None
-        self._lock = threading.Lock()
-
-    def facts(self) -> Facts:
-        """Return what was measured when somebody first asked, before anything was computed here."""
-        from zse.mesh.probe import facts_of_machine
-
-        with self._lock:
-            if self._facts is None:
-                start, memory_bytes = self._start, int(self._start.memory_gib * GIB)
-                self._facts = facts_of_machine(
-                    self._name, memory_bytes, start.device, threads=start.threads
-                )
-            return self._facts
-
-    def open_stage(self, ask: AskOpen) -> AnyStage:
-        from zse.mesh.opening import opener
-
-        start = self._start
-        opens = opener(
-            self._settings, model=start.model, threads=start.threads, device=start.device
-        )
-        return opens(ask)

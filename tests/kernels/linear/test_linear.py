@@ -16,6 +16,7 @@ from matrices import make_inputs, make_matrix, relative_error
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.definitions import MATMUL_STREAM
+from zse.kernels.linear.direct_forms import DIRECT_FORMATS, direct
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.plan import LinearPlan, plan_linear, tile_of
 from zse.kernels.linear.reference import QUANTIZED_TOLERANCE, TOLERANCE
@@ -101,6 +102,13 @@ def test_a_batch_of_16_bit_tokens_times_whole_rows(scheme: str) -> None:
 )
 def test_a_batch_of_int8_tokens(scheme: str, group: int) -> None:
     check(imma(scheme, group, bn=16, bm=16), scheme, group, 18, 21, 384, 2)
+
+
+@pytest.mark.parametrize(("scheme", "group"), DIRECT_FORMATS)
+def test_forms_whose_weights_go_to_products_directly_are_given_what_others_are(
+    scheme: str, group: int
+) -> None:
+    check(direct(scheme, bn=128, bm=8, warps=4, depth=2), scheme, group, 7, 21, 384, 2)
 
 
 @pytest.mark.parametrize(("scheme", "group"), [("int4", 128), ("nf4", 64), ("int8", 0)])

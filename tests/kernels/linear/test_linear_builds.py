@@ -9,6 +9,7 @@ import pytest
 
 from zse.kernels.build.builder import build_pack
 from zse.kernels.linear.definitions import MATMUL_STREAM
+from zse.kernels.linear.direct_forms import direct
 from zse.kernels.linear.variants import (
     VARIANTS,
     dot,
@@ -43,6 +44,8 @@ SOME = (
     imma("int4", 64, bn=128, bm=16),
     imma("int3", 64, bn=128, bm=16),
     imma("int8", 0, bn=128, bm=16),
+    direct("int4", bn=128, bm=8, warps=4, depth=2),
+    direct("int8", bn=128, bm=8, warps=4, depth=2),
     widen("int4", 128),
     widen("mxfp4", 32),
     widen("int8", 0),
@@ -64,7 +67,7 @@ def test_what_is_compiled_here_is_in_a_pack() -> None:
 
 
 def test_keys_differ_and_there_are_not_too_many() -> None:
-    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 180
+    assert len({variant.key for variant in VARIANTS}) == len(VARIANTS) <= 190
 
 
 @pytest.mark.slow

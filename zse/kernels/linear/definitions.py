@@ -149,6 +149,21 @@ IMMA_INT8 = _kernel(
     *_RESULT,
     number("blocks"),
 )
+IMMA_DIRECT = Kernel(
+    name="linear.imma_direct",
+    module="zse.kernels.linear.triton.direct",
+    function="imma_direct",
+    arguments=(
+        pointer("codes", "i32"),
+        pointer("x_scales", "fp32"),
+        pointer("x_sums", "fp32"),
+        pointer("weights", "i32"),
+        pointer("scales", "i32"),
+        *_RESULT,
+        number("blocks"),
+    ),
+    targets=("sm_90",),
+)
 WIDEN_FOUR_BIT = _kernel(
     "prefill",
     "widen_four_bit",

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.costs import costs_on
-from zse.kernels.linear.definitions import IMMA_FOUR_BIT, IMMA_INT8
+from zse.kernels.linear.definitions import IMMA_DIRECT, IMMA_FOUR_BIT, IMMA_INT8
+from zse.kernels.linear.direct_forms import direct_forms
 from zse.kernels.linear.variants import (
     DECODE_ROWS,
     STEP_COLUMNS,
@@ -168,9 +169,12 @@ def form_of(weight: LinearWeight) -> LinearWeight:
 def forms_for(form: LinearWeight, rows: int, *, quantized: bool) -> tuple[Variant, ...]:
     """Return the compiled forms that can multiply ``rows`` tokens, preferred ones first."""
     if quantized:
-        few = rows <= most_few_rows(form.scheme, form.group_size)
-        choose = decode_forms if few else imma_forms
-        return choose(form.scheme, form.group_size, min(rows, DECODE_ROWS) if few else rows)
+        if rows <= most_few_rows(form.scheme, form.group_size):
+            return decode_forms(form.scheme, form.group_size, min(rows, DECODE_ROWS))
+        return (
+            *direct_forms(form.scheme, form.group_size, rows),
+            *imma_forms(form.scheme, form.group_size, rows),
+        )
     if form.scheme in PLAIN_SCHEMES and rows <= DECODE_ROWS:
         return decode_forms(form.scheme, 0, rows)
     return dot_forms(form.scheme, form.group_size, rows)
@@ -226,6 +230,7 @@ def _modelled(
     plans = [
         (_seconds(plan, form, device), order, plan)
         for order, plan in enumerate(_plans(form, rows, quantized))
+        if plan.variant.kernel is not IMMA_DIRECT
         if plan.splits <= max_splits and not (little_shared and tile_of(plan.variant)[1] > 64)
     ]
     return min(plans, key=lambda entry: entry[:2])[2]

@@ -29,6 +29,7 @@ from zse.kernels.linear.definitions import (
     WIDEN_FOUR_BIT,
     WIDEN_INT8,
 )
+from zse.kernels.linear.direct_forms import DIRECT_FORMATS, DIRECT_ROWS, direct_forms
 from zse.kernels.linear.weight import GROUPED_SCHEMES, PLAIN_SCHEMES
 from zse.kernels.variant import Constant, Kernel, Variant, variant
 
@@ -350,6 +351,8 @@ def _all() -> tuple[Variant, ...]:
         if scheme not in PLAIN_SCHEMES:
             found.append(widen(scheme, group))
             found += turn(scheme, group)
+    for scheme, group in DIRECT_FORMATS:
+        found += direct_forms(scheme, group, DIRECT_ROWS)
     for weights in PLAIN_SCHEMES:
         for outputs in ("fp32", "bf16"):
             for stream in (False, True):

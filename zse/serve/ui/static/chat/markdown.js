@@ -95,14 +95,18 @@ function link(address, inside) {
 }
 
 function code(text, language) {
-  const place = element("div"), block = element("pre"), inner = element("code");
+  const place = element("div"), block = element("pre"), inner = element("code"), copy = element("button", "Copy");
   place.className = "code";
-  place.dir = "ltr";
   block.tabIndex = 0;
   if (language) block.setAttribute("aria-label", `Code, ${language.slice(0, 40)}`);
+  copy.type = "button";
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(text);
+    copy.textContent = "Copied";
+  });
   highlight(inner, text);
   block.append(inner);
-  place.append(block, zse.copying(element("button"), () => text));
+  place.append(block, copy);
   return place;
 }
 
