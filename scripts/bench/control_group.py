@@ -22,13 +22,20 @@ PERIOD_MICROSECONDS = 100_000
 class ControlGroup:
     """A control group of this benchmark's own, of either version; gone when closed.
 
+    Args:
+        name: Where a benchmark has several.
+        period_microseconds: In which a quota is given; in short ones processes stand still shorter.
+
     Raises:
         UsageError: None can be made here, or it would have no say over CPU time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "", *, period_microseconds: int = PERIOD_MICROSECONDS) -> None:
+        self._period = period_microseconds
         self._is_legacy = (LEGACY_CPU / "cpu.cfs_quota_us").exists() or LEGACY_CPU.is_dir()
-        self._folder = (LEGACY_CPU if self._is_legacy else UNIFIED) / f"zse-bench-{os.getpid()}"
+        self._folder = (
+            LEGACY_CPU if self._is_legacy else UNIFIED
+        ) / f"zse-bench-{os.getpid()}{name}"
         try:
             if not self._is_legacy:
                 (UNIFIED / "cgroup.subtree_control").write_text("+cpu")
@@ -40,11 +47,12 @@ class ControlGroup:
 
     def set_quota(self, cores: float) -> None:
         """Limit the group to so many cores' worth of time; 0 takes the limit away."""
-        quota = int(cores * PERIOD_MICROSECONDS)
+        quota = int(cores * self._period)
         if self._is_legacy:
+            (self._folder / "cpu.cfs_period_us").write_text(str(self._period))
             (self._folder / "cpu.cfs_quota_us").write_text(str(quota or -1))
         else:
-            (self._folder / "cpu.max").write_text(f"{quota or 'max'} {PERIOD_MICROSECONDS}")
+            (self._folder / "cpu.max").write_text(f"{quota or 'max'} {self._period}")
 
     def set_shares(self, shares: int) -> None:
         """Weigh the group against others; 1024 is usual."""
