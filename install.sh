@@ -38,7 +38,7 @@ read_words() {
                 exit 0
                 ;;
             --version | --from | --wheel | --extras | --prefix)
-                [ $# -ge 2 ] && [ -n "$2" ] || fail 2 "$1 needs a value" "sh install.sh --help"
+                [ -n "${2:-}" ] || fail 2 "$1 needs a value" "sh install.sh --help"
                 case $1 in
                     --version) version=${2#v} ;;
                     --from) from=${2%/} ;;
@@ -133,7 +133,7 @@ fetch_wheel() { # folder: sets $wheel
     [ -z "$run" ] || return 0
     expected=$(awk -v name="$name" '$2 == name { print $1 }' "$1/SHA256SUMS")
     found=$(sha256sum "$wheel" | cut -d' ' -f1)
-    [ -n "$expected" ] && [ "$expected" = "$found" ] ||
+    [ "${expected:-none}" = "$found" ] ||
         fail 6 "$name has the digest $found, and SHA256SUMS says ${expected:-nothing}" "It was damaged or replaced on its way: do not use it."
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "services"))
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+import browser  # noqa: E402
 import ceph_s3  # noqa: E402
 import oci_registry  # noqa: E402
 import service_packages  # noqa: E402
@@ -136,6 +138,11 @@ def prepare_system() -> str:
             service_packages.install()
         except service_packages.ServiceError as error:
             pytest.exit(f"ZSE_TEST_SYSTEM=1, but {error}", returncode=1)
+        if browser.chromium() is None:
+            with contextlib.suppress(
+                service_packages.ServiceError
+            ):  # its tests say what is missing
+                service_packages.install(service_packages.BROWSER_PACKAGES)
         return ""
     if reason := service_packages.cannot_install():
         return reason

@@ -202,7 +202,8 @@ class PeerOptions(Checked):
     peers_from: str = described(
         "",
         "A name whose addresses are replicas, NAME or NAME:PORT, such as a headless service of "
-        "Kubernetes",
+        "Kubernetes; auto for all that share on this network, or scout:HOST:PORT for all that a "
+        "node of a mesh with --scout knows",
         unset="none",
     )
     secret: str = described(
@@ -238,8 +239,9 @@ class MeshOptions(Checked):
     )
     mesh_split: str = described(
         "auto",
-        "How layers are dealt out: auto is the best plan, even gives each node as many",
-        choices=("auto", "even"),
+        "How layers are dealt out: auto is the best plan, even gives each node as many, memory as "
+        "many as its part of all memory",
+        choices=("auto", "even", "memory"),
     )
     mesh_activations: str = described(
         "raw",

@@ -9,7 +9,7 @@
 # is not to be; PARTS, a regular expression of the parts to run. Parts that fail or run out of time are reported
 # and do not stop the rest.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 out=${1:?folder for the results} pack=${2:?kernel pack} models=${3:-/dev/shm}
 python=${PYTHON:-python3} bench=scripts/bench
 mkdir -p "$out"

@@ -17,20 +17,21 @@ import json
 import logging
 import os
 import platform
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from mesh_asking import Asking, Run, requests, wait_until
 from mesh_hour import busy, measure_quiet
+from mesh_rejoin import told, watch_rejoin, whole
 from mesh_speed import measure_discovery, measure_prefill, measure_streams
+from mesh_world import Nodes, PipedWire, Wire, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "a secret of this benchmark"
@@ -38,117 +39,6 @@ FAULTS = ["none", "kill", "hang", "cut", "mute", "slow"]
 LOAD = {"device": "cpu", "threads": 1, "num_blocks": 512, "block_size": 16, "max_sequences": 16,
         "max_batch_tokens": 256, "deterministic": True, "speculate": "off",
         "prefix_cache": False}  # fmt: skip
-
-
-def why_not() -> str:
-    if os.geteuid():
-        return "it needs root, for network namespaces"
-    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
-        return "there is no /dev/net/tun"
-    if shutil.which("ip") is None:
-        return "there is no `ip`"
-    done = subprocess.run(["ip", "netns", "add", "zsemtest"], capture_output=True, check=False)
-    subprocess.run(["ip", "netns", "del", "zsemtest"], capture_output=True, check=False)
-    return f"namespaces cannot be made: {done.stderr.decode().strip()}" if done.returncode else ""
-
-
-class Wire:
-    """Namespaces zsem0 (the front) to zsem4, and the switch between them."""
-
-    def __init__(self, delay_ms: float, mbit: float, nodes: int) -> None:
-        self.names = [f"zsem{number}" for number in range(nodes + 1)]
-        self.close_all()
-        for name in self.names:
-            subprocess.run(["ip", "netns", "add", name], check=True)
-        folder = Path(tempfile.mkdtemp())
-        program = folder / "mesh_wire"
-        source = str(ROOT / "scripts" / "bench" / "mesh_wire.c")
-        subprocess.run(
-            [sys.executable, "-m", "ziglang", "cc", "-O2", source, "-o", str(program)], check=True
-        )
-        self.process = subprocess.Popen(
-            [str(program), str(delay_ms), str(mbit), *self.names],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        if self.process.stdout.readline().strip() != "ready":
-            raise SystemExit("the wire does not start")
-        shutil.rmtree(folder)
-        for number, name in enumerate(self.names):
-            for words in (
-                ["link", "set", "lo", "up"],
-                ["link", "set", "eth0", "mtu", "9000", "up"],
-                ["addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth0"],
-                ["route", "add", "224.0.0.0/4", "dev", "eth0"],
-            ):
-                subprocess.run(["ip", "-n", name, *words], check=True)
-
-    def tell(self, words: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(words + "\n")
-        self.process.stdin.flush()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.close_all()
-
-    def close_all(self) -> None:
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-class Nodes:
-    """Processes, one in each namespace; numbered from 1."""
-
-    def __init__(self, folder: Path, *, discovery: bool = False) -> None:
-        self._folder, self._discovery = folder, discovery
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
-
-    def start(self, number: int) -> None:
-        address = f"10.78.0.{number + 1}:7700"
-        words = [sys.executable, "-m", "zse", "mesh", "start", "--listen", address]
-        words += ["--name", f"n{number}", "--threads", "1", "--memory-gib", "1"]
-        words += ["--discovery" if self._discovery else "--no-discovery"]
-        with (self._folder / f"n{number}.log").open("ab") as log:
-            self.processes[number] = subprocess.Popen(
-                ["ip", "netns", "exec", f"zsem{number}", *words], stdout=log, stderr=log, cwd=ROOT
-            )
-
-    def stop(self, number: int) -> None:
-        """Kill a node, and forget what it said."""
-        self.processes[number].kill()
-        self.processes[number].wait()
-        (self._folder / f"n{number}.log").unlink()
-
-    def is_listening(self, number: int) -> bool:
-        log = self._folder / f"n{number}.log"
-        return log.exists() and b" listens at " in log.read_bytes()
-
-    def signal(self, number: int, which: int) -> None:
-        self.processes[number].send_signal(which)
-
-    def cpu_seconds(self) -> float:
-        """Return what all nodes have taken of processors."""
-        ticks = 0
-        for process in self.processes.values():
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
-
-
-def whole(front, nodes: int) -> bool:
-    return (
-        len({duty.node for duty in front.duties}) == nodes
-        and len(front._ready()) == len(front.duties)
-        and not front._is_opening
-    )
 
 
 def measure_faults(arguments, wire: Wire, nodes: Nodes, asking: Asking, front, expected) -> dict:
@@ -175,7 +65,7 @@ def measure_faults(arguments, wire: Wire, nodes: Nodes, asking: Asking, front, e
             mend(fault, wire, nodes, victim)
             front._slow_until.clear()
             if fault != "none":
-                rejoins.append(wait_until(lambda: whole(front, arguments.nodes), 60.0))
+                rejoins.append(watch_rejoin(front, nodes, victim))
         found[fault] = {
             "runs": arguments.repeat,
             "worst_gap_ms": round(max(gaps) * 1e3, 1),
@@ -183,7 +73,7 @@ def measure_faults(arguments, wire: Wire, nodes: Nodes, asking: Asking, front, e
             "wrong_answers": wrong,
             "answers": arguments.repeat * arguments.streams,
             "failovers": front.num_failovers - failovers,
-            "worst_rejoin_s": round(max(rejoins, default=0.0), 2),
+            **told(rejoins),
         }
         print(f"{fault:10} {json.dumps(found[fault])}", flush=True)
     return found
@@ -227,7 +117,7 @@ def inside(arguments) -> None:
         "wire": f"{arguments.mbit:g} Mbit/s, {2 * arguments.delay_ms:g} ms there and back",
     }
     if arguments.discovery:
-        nodes = Nodes(Path(arguments.folder), discovery=True)
+        nodes = Nodes(Path(arguments.folder), arguments.wire, discovery=True)
         found = measure_discovery(
             nodes, SECRET.encode(), count=arguments.nodes, rounds=arguments.rounds,
             is_listening=nodes.is_listening,
@@ -245,7 +135,7 @@ def inside(arguments) -> None:
     alone.finish(expected)
     alone.core.close()
     with ExitStack() as cleanup:
-        nodes = Nodes(Path(arguments.folder))
+        nodes = Nodes(Path(arguments.folder), arguments.wire)
         cleanup.callback(nodes.close)
         for number in range(1, arguments.nodes + 1):
             nodes.start(number)
@@ -300,14 +190,6 @@ def write_report(arguments, report: dict) -> None:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
 
 
-class PipedWire:
-    """The wire as the front's process tells it."""
-
-    def tell(self, words: str) -> None:
-        with os.fdopen(os.dup(3), "w") as pipe:
-            pipe.write(words + "\n")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=30)
@@ -330,6 +212,7 @@ def main() -> int:
     parser.add_argument("--model", default="tiny", help="a .zse file of 4 layers or more")
     parser.add_argument("--json", default="")
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--wire", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.environ.setdefault("ZSE_MESH_SECRET", SECRET)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with namespaces and nodes taken down
@@ -345,9 +228,10 @@ def main() -> int:
             read, write = os.pipe()
             os.set_inheritable(write, True)
             words = [sys.executable, __file__, *sys.argv[1:], "--folder", folder]
+            words += ["--wire", str(os.getpid())]
             shell = f'exec "$@" 3>&{write}'
             front = subprocess.Popen(
-                ["ip", "netns", "exec", "zsem0", "bash", "-c", shell, "front", *words],
+                ["ip", "netns", "exec", wire.names[0], "bash", "-c", shell, "front", *words],
                 pass_fds=(write,), cwd=ROOT,
             )  # fmt: skip
             os.close(write)

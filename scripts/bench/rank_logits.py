@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("model", help="a .zse file")
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--gpus", default="", help="of several ranks; 0,0: two in turns on one")
     parser.add_argument("--tokens", type=int, default=192, help="of each text, prompt included")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--exact-activations", action="store_true")
@@ -67,6 +68,7 @@ def write_logits(options: argparse.Namespace) -> None:
         "exact_activations": options.exact_activations,
         "max_context": options.tokens + 32,
         "max_sequences": 1,
+        "gpus": options.gpus if options.only > 1 else "",
     }
     load = with_values(settings.serve.load, values)
     open_runner = load_ranked_runner if options.only > 1 else load_runner

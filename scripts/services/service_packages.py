@@ -29,6 +29,7 @@ IMAGE_PACKAGES = {
     "bubblewrap": "bwrap",
 }
 REDIS_PACKAGES = {"redis-server": "redis-server"}
+BROWSER_PACKAGES = {"chromium": "chromium"}  # no service: tests of pages are skipped without it
 ALL_PACKAGES = S3_PACKAGES | IMAGE_PACKAGES | REDIS_PACKAGES
 # Services live in /usr/sbin, which is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])

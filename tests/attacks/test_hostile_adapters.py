@@ -11,6 +11,7 @@ import pytest
 import torch
 from random_adapters import edit_config, edit_tensors, write_adapter
 
+from zse.backends.adapters import adapted_matrices
 from zse.backends.cpu.adapters import NativeAdapter
 from zse.backends.torch.adapters import BoundAdapter
 from zse.errors import LoRAError, NotFoundError, RefusedError
@@ -153,9 +154,9 @@ def test_numbers_that_are_none_are_refused_by_every_backend(
     edit_tensors(folder, {f"{FIRST}.lora_A.weight": matrix})
     adapter = read(folder)
     with pytest.raises(LoRAError, match="not finite"):
-        BoundAdapter(adapter)
+        BoundAdapter(adapter, adapted_matrices(SPEC))
     with pytest.raises(LoRAError, match="not finite"):
-        NativeAdapter(adapter, list(adapter.parts), load())
+        NativeAdapter(adapter, adapted_matrices(SPEC), load())
 
 
 ENTRY = {"dtype": "F32", "shape": [4, 64], "data_offsets": [0, 1024]}

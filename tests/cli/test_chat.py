@@ -2,9 +2,14 @@
 
 import io
 import json
+import socket
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from zse.cli.chat_backends import ServerBackend, ServerError
 from zse.cli.chat_session import Session
 from zse.cli.saved_chats import SavedChats
 from zse.errors import ContextLengthError
@@ -29,6 +34,8 @@ class Echo:
             yield "you said "
             if text == "interrupt":
                 raise KeyboardInterrupt
+            if text == "break":
+                raise ServerError("the answer broke off", hint="Ask once more.")
             yield text
         finally:
             self.closed += 1
@@ -108,20 +115,84 @@ def test_without_a_terminal_an_error_ends_the_command(talk):
         talk("too long")
 
 
-def test_in_a_terminal_a_failed_question_is_forgotten(capsys, monkeypatch, tmp_path):
-    lines = iter(["too long", "one"])
+@pytest.fixture
+def typed(monkeypatch, tmp_path):
+    """A session at a terminal at which these lines were typed, and then Ctrl-D."""
 
-    def read(_prompt):
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
+    def run(*lines):
+        waiting = list(lines)
 
-    monkeypatch.setattr("zse.cli.chat_session._ask_terminal", read)
-    session = Session(Echo(), saved=SavedChats(tmp_path), values={}, is_terminal=True)
-    session.run(io.StringIO())
+        def read(_prompt):
+            if not waiting:
+                raise EOFError
+            return waiting.pop(0)
+
+        monkeypatch.setattr("zse.cli.chat_session._ask_terminal", read)
+        session = Session(Echo(), saved=SavedChats(tmp_path), values={}, is_terminal=True)
+        session.run(io.StringIO())
+        return session
+
+    return run
+
+
+def test_in_a_terminal_a_failed_question_is_forgotten(typed, capsys):
+    session = typed("too long", "one")
     assert "it is too long" in capsys.readouterr().err
     assert [m["content"] for m in session.messages] == ["one", "you said one"]
+
+
+def test_an_error_in_mid_answer_begins_on_a_line_of_its_own(typed, capsys):
+    typed("break")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("you said \n"), "the half answer's line is ended"
+    assert "hint: Ask once more." in shown.err
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "said", "hint"),
+    [
+        (401, b'{"error": {"message": "No API key"}}', "answered 401: No API key", "--api-key"),
+        (200, b"", "broke off", "zse serve MODEL"),
+    ],
+)
+def test_each_way_in_which_a_server_fails_has_its_next_step(status, sent, said, hint):
+    with given_answer(status, sent) as url:
+        backend = ServerBackend(url, model="default", api_key="unused")
+        with pytest.raises(ServerError, match=said) as caught:
+            list(backend.answer([{"role": "user", "content": "hi"}], {}))
+        backend.close()
+    assert hint in caught.value.hint
+
+
+def test_a_server_that_is_not_there_is_to_be_started():
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    backend = ServerBackend(url, model="default", api_key="unused")
+    with pytest.raises(ServerError, match="nobody answers at") as caught:
+        list(backend.answer([{"role": "user", "content": "hi"}], {}))
+    backend.close()
+    assert "zse serve MODEL" in caught.value.hint
+
+
+@contextmanager
+def given_answer(status, sent):
+    """Serve one request with a status and the first of more bytes than come."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(status)
+            self.send_header("content-length", str(len(sent) + (100 if status == 200 else 0)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        thread.join()
 
 
 @pytest.mark.slow

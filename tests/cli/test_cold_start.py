@@ -23,6 +23,14 @@ def test_a_generous_budget_passes_and_the_json_has_the_phases(capfd):
 
 
 @pytest.mark.slow
+def test_a_prompt_of_a_length_is_asked_for_while_the_server_starts(capfd):
+    asked = ["--prompt-tokens", "300", "--at-once"]
+    assert run(["cold-start", "tiny", "--device", "cpu", "--repeat", "1", "--json", *asked]) == 0
+    milestones = json.loads(capfd.readouterr().out)["milestones"]
+    assert 0 < milestones["live"]["median_ms"] <= milestones["first-token"]["median_ms"]
+
+
+@pytest.mark.slow
 def test_a_budget_of_a_millisecond_fails_with_its_own_exit_code_after_the_table(capfd):
     arguments = ["tiny", "--device", "cpu", "--repeat", "1", "--budget-ms", "1"]
     assert run(["cold-start", *arguments]) == 13
@@ -41,6 +49,7 @@ def test_a_budget_of_a_millisecond_fails_with_its_own_exit_code_after_the_table(
         (["absent.zse"], 3, "absent.zse"),
         (["tiny", "--budget-ms", "0"], 2, "budget-ms"),
         (["tiny", "--repeat", "0"], 2, "repeat"),
+        (["tiny", "--prompt-tokens", "-1"], 2, "prompt-tokens"),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_starts(arguments, code, words, capfd):

@@ -45,13 +45,15 @@ class Notes:
     def end_texts(self, index):
         self.with_texts.discard(index)
 
-    def take_text(self, index, text, now):
+    def take_text(self, index, text, now, *, at_once):
         is_wanted = index in self.with_texts and self._fails_at < 0
         if not self.is_open or not is_wanted or self._dice.random() < 0.3:
             return False
         self.num_texts += 1
         self._loop.call_soon_threadsafe(self.is_taking.set)
         self._unwritten.append(json.loads(text))
+        if at_once:
+            self.write()
         return True
 
     def take(self, deltas, *, has_time):

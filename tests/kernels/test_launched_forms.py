@@ -71,6 +71,7 @@ from zse.kernels.linear.variants import COMMON_FORMATS, OTHER_FORMATS
 from zse.kernels.linear.weight import PLAIN_SCHEMES, LinearWeight
 from zse.kernels.low_rank import variants as low_rank_forms
 from zse.kernels.low_rank.launch import AdaptedMatrix, AdaptedRows, expand, shrink
+from zse.kernels.low_rank.launch_pairs import add_to_pairs
 from zse.kernels.norm import variants as norm_forms
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm, stream_norm
 from zse.kernels.pool import variants as pool_forms
@@ -164,6 +165,9 @@ def test_every_form_of_adapters_is_one_that_a_step_asks_for() -> None:
         target = sums(256) if element == "fp32" else output(256, quantized=False)
         shrink(launcher, matrix, tiles, output(256, quantized=quantized), 0)
         expand(launcher, matrix, tiles, 256, target, 0)
+        choice = Choice(rows=1, slots=2, experts=0, weights=0)
+        inputs = output(256, quantized=quantized)
+        add_to_pairs(launcher, matrix, tiles, choice, inputs, target, 0, is_down=False)
     assert launcher.keys == packed(of=low_rank_forms.VARIANTS)
 
 

@@ -168,7 +168,7 @@ def test_who_is_no_front_gives_no_orders(make_mesh):
     with pytest.raises(MeshError):
         peers.by_name[name].answer(Order(9, [], [], [], 0, []), Done)
     until(lambda: (name, False) in ended)
-    assert mesh.nodes["n0"]._order.epoch == 0
+    assert mesh.nodes["n0"]._worker.state.epoch == 0
 
 
 def test_messages_of_random_bytes_are_refused_or_read():

@@ -43,6 +43,22 @@ def test_a_standby_that_lacks_what_no_log_has_any_more_is_not_ready(front):
         assert front._ready() == expected
 
 
+def test_steps_are_remembered_until_who_has_just_taken_a_stage_over_has_computed_them(front):
+    """Later stages may have answered them already, out of what the lost node had sent on."""
+    told(front, "a", StageState(*FIRST, True, 9), StageState(*SECOND, False, 8))
+    told(front, "b", StageState(*FIRST, False, 9), StageState(*SECOND, True, 9))
+    assert front._settled() == [9, 8]
+    front._hand_over((DUTIES[0], Duty(first_layer=2, end_layer=4, node="a", standby="")))
+    front.epoch = 8
+    assert front._settled() == [9, 0]
+    told(front, "a", StageState(*FIRST, True, 9), StageState(*SECOND, False, 8), epoch=8)
+    assert front._settled() == [9, 0]  # it has not taken it over yet
+    told(front, "a", StageState(*FIRST, True, 9), StageState(*SECOND, True, 8), epoch=8)
+    assert front._settled() == [9, 8]
+    told(front, "a", StageState(*FIRST, True, 12), StageState(*SECOND, True, 12), epoch=8)
+    assert front._settled() == [9, 9]
+
+
 def test_what_a_node_said_before_it_took_a_stage_over_does_not_count(front):
     told(front, "a", StageState(*FIRST, True, 9, log_base=1), StageState(*SECOND, False, 3))
     told(front, "b", StageState(*FIRST, False, 9), StageState(*SECOND, True, 9))

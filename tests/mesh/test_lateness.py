@@ -68,4 +68,12 @@ def test_a_step_that_nobody_can_send_again_is_given_up_and_one_that_comes_late_i
     assert not gap.is_hopeless(DUTIES, peers(0), 5, 104.0)  # it came after all
     assert not gap.is_hopeless(DUTIES, peers(5), 5, 104.5)
     assert not gap.is_hopeless(DUTIES, peers(6), 6, 108.0)
-    assert not gap.is_hopeless(DUTIES, peers(6), 7, 120.0)
+    assert not gap.is_hopeless(DUTIES, peers(8), 7, 120.0)  # one that comes behind it
+
+
+def test_a_step_that_was_answered_and_that_a_stage_lacks_holds_up_those_behind_it():
+    gap = Gap()
+    stages = {"a": StageState(0, 2, True, 9), "b": StageState(2, 4, True, 4, missing=5)}
+    peers = SimpleNamespace(by_name={name: node(name, one) for name, one in stages.items()})
+    assert not gap.is_hopeless(DUTIES, peers, 6, 100.0)
+    assert gap.is_hopeless(DUTIES, peers, 6, 103.1)

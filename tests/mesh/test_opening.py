@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,3 +89,25 @@ def test_a_gpu_that_is_not_there_or_cannot_be_used_makes_no_node(
         probe.facts_of_machine("n", device="cuda")
     with pytest.raises(DeviceError, match="GPU 3 cannot be a node of a mesh: there is none"):
         probe.facts_of_machine("n", device="cuda:3")
+
+
+def test_a_machine_that_stands_still_half_of_the_time_is_half_as_fast() -> None:
+    def measured(*seconds: float) -> float:
+        times = iter([0.0, *accumulate(seconds)])
+        return probe.read_bytes_per_second(lambda: next(times))
+
+    steady, limited = measured(*[0.01] * 25), measured(*[0.01, 0.03] * 7)
+    assert steady == pytest.approx(2 * limited, rel=0.05)
+
+
+def test_threads_that_do_not_compute_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SimpleNamespace(
+        physical_cores=16, compute_threads=16, available_memory_bytes=1 << 30, cpu_model="a CPU"
+    )
+    monkeypatch.setattr(probe, "probe", lambda: machine)
+    monkeypatch.setattr(probe, "read_bytes_per_second", lambda: 10e9)
+    assert probe.facts_of_machine("n").bytes_per_second == 80e9
+    assert probe.facts_of_machine("n", threads=4).bytes_per_second == 20e9
+    assert probe.facts_of_machine("n", threads=1).bytes_per_second == 10e9
+    machine.compute_threads = 2
+    assert probe.facts_of_machine("n").bytes_per_second == 10e9

@@ -12,7 +12,7 @@ from mesh_requests import all_ready, until
 from slow_wire import SlowWire
 
 from zse.errors import MeshError
-from zse.mesh import node as node_module
+from zse.mesh import worker as worker_module
 from zse.mesh.frames import Frame, Kind, Signer, read_frame
 from zse.mesh.sending import Sender, most_in_flight, unsent_bytes
 
@@ -135,6 +135,6 @@ def test_a_prompt_that_is_long_on_its_way_is_taken_for_no_loss(make_mesh, alone)
         answers.ask(prompt, **params)
     begun = time.monotonic()
     assert list(answers.run().values())[1:] == list(alone(requests).values())
-    assert time.monotonic() - begun > 2 * node_module._SILENT_SECONDS
+    assert time.monotonic() - begun > 2 * worker_module._SILENT_SECONDS
     assert mesh.front.num_failovers == 0
     wire.close()

@@ -13,8 +13,6 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from zse.errors import LoRAError
-from zse.models.lora.modules import places_at_run_time
-from zse.models.lora.read import read_adapter
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.merging import merging_of
 
@@ -126,10 +124,3 @@ def test_an_adapter_that_does_not_fit_is_refused(
     folder = copied(model, tmp_path / "changed", change)
     with Checkpoint(model.checkpoint) as checkpoint, pytest.raises(LoRAError, match=words):
         merging_of(checkpoint, [folder])
-
-
-def test_whole_stacks_are_refused_at_run_time(model: SimpleNamespace) -> None:
-    with Checkpoint(model.checkpoint) as checkpoint:
-        places = places_at_run_time(checkpoint.spec)
-    with pytest.raises(LoRAError, match="target_parameters"):
-        read_adapter(model.adapter, "a", places, max_rank=64)

@@ -13,7 +13,7 @@ import httpx
 from websockets.sync.client import connect
 
 SECONDS = 30
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
+KEYS = {"Backspace": 8, "Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 
 
 def chromium() -> str | None:
@@ -131,8 +131,9 @@ class Tab:
         self.wait(f"document.body?.innerText.includes({json.dumps(text)})")
 
     def click(self, selector: str) -> None:
-        """Click as a mouse does, on what lies at that place."""
-        self.wait(f"document.querySelector({json.dumps(selector)})")
+        """Click as a mouse does, on what lies at that place, when the page has its scripts."""
+        there = f"document.querySelector({json.dumps(selector)})"
+        self.wait(f"document.readyState === 'complete' && {there}")
         box = self.run(
             f"(() => {{ const it = document.querySelector({json.dumps(selector)});"
             "it.scrollIntoView({block: 'center'}); const box = it.getBoundingClientRect();"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -22,7 +23,10 @@ class StartedServer:
             text=True,
             errors="replace",
             env=subprocess_environment(
-                PYTHONPATH=ROOT, ZSE_LOG_FORMAT="json", OMP_NUM_THREADS="1", **environment
+                PYTHONPATH=os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")])),
+                ZSE_LOG_FORMAT="json",
+                OMP_NUM_THREADS="1",
+                **environment,
             ),
         )
         self.log: list[str] = []

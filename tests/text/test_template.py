@@ -299,6 +299,16 @@ ATTACKS = {
     "a namespace by alias": "{% set q = [namespace(a=1)] %}{% set p = q[0] %}{% set p.a = q %}{{ q }}",
     "a namespace made later": "{% macro f() %}{% set ns.a = ns %}{% endmacro %}"
     "{% set ns = namespace(a=1) %}{{ f() }}{{ ns.a }}",
+    "a namespace behind what looks like a tag": "{% raw %}{{{% endraw %}"
+    "{% set ns = namespace(a=1) %}{% set ns.a = ns %}{{ ns }}{# }} #}",
+    "a namespace in a comment's shade": "{{ '{#' }}{% set ns = namespace(a=1) %}"
+    "{% set ns.a = ns %}{{ ns }}{# #}",
+    "a huge text behind brackets": "{{ {'a': {'b': 1}}.a ~ 'a'*1000000000 }}",
+    "a huge text in a statement": "{% set x = {'a': 5 %2, 'b': 'a'*1000000000} %}{{ x }}",
+    "tags that never end": "{#" + "{{" * 90_000,
+    "prints that never end": "#{{{{" * 40_000,
+    "statements that never end": "{% set a " * 20_000,
+    "blank statements": ("{% set a" + " " * 4000 + "b %}") * 49,
     "wide indent": "{{ messages|tojson(indent=100000000)|length }}" * 3 + "{{ 'a' * 2 }}",
     "long date": "{{ strftime_now('%c' ~ messages[0].content) }}",
     "class access": "{{ ''.__class__.__mro__[1].__subclasses__() }}",

@@ -6,13 +6,14 @@ a file; numbers are bytes, and each backend makes of them what its kernels read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from zse.format.schemes import Scheme
     from zse.models.layer_spec import LinearSpec
@@ -41,9 +42,6 @@ class LowRank:
     """[rank, columns of the matrix]."""
     up: PlainMatrix
     """[rows, rank]."""
-    members: int = 1
-    """Matrices of a stack, each with a pair of its own, where an adapter is merged: ``down`` has
-    the rows of one behind those of another, and they take turns in the columns of ``up``."""
 
     @property
     def rank(self) -> int:
@@ -65,8 +63,40 @@ class AdapterWeights:
         return sum(len(matrix.data) for matrix in matrices)
 
 
+@record
+class AdaptedMatrix:
+    """A matrix that steps add adapters to, or a stack of them, one for each expert."""
+
+    linear: LinearSpec
+    members: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.linear.weight.name
+
+    @property
+    def rows(self) -> int:
+        """Of each matrix."""
+        return self.linear.weight.shape[0] // self.members
+
+    @property
+    def part_rows(self) -> tuple[int, ...]:
+        """Rows of each matrix that are adapted one by one: those of each source."""
+        weight = self.linear.weight
+        together = self.members // weight.stack
+        return tuple(source.rows // together for source in weight.sources)
+
+    def by_member(self, parts: Iterable[LowRank]) -> list[tuple[LowRank, ...]]:
+        """Return what each matrix is added, its rows counted from its own first one."""
+        found: list[tuple[LowRank, ...]] = [()] * self.members
+        for part in parts:
+            member, first_row = divmod(part.first_row, self.rows)
+            found[member] += (replace(part, first_row=first_row),)
+        return found
+
+
 def adapted_linears(spec: ModelSpec) -> Iterator[LinearSpec]:
-    """Return the matrices that steps add adapters to, always in one order."""
+    """Return the matrices outside of experts that steps add adapters to, always in one order."""
     for layer in spec.layers:
         mixer, mlp = layer.mixer, layer.mlp
         yield mixer.qkv if is_attention(mixer) else mixer.inputs
@@ -76,6 +106,19 @@ def adapted_linears(spec: ModelSpec) -> Iterator[LinearSpec]:
             yield mlp.down
 
 
-def most_parts(spec: ModelSpec) -> int:
-    """Return how many adapters of rows one matrix can have at most: one for each source."""
-    return max(len(linear.weight.sources) for linear in adapted_linears(spec))
+def adapted_experts(spec: ModelSpec) -> Iterator[AdaptedMatrix]:
+    """Return those of experts: of the chosen ones, and of the one of every token."""
+    for layer in spec.layers:
+        if (experts := layer.experts) is None:
+            continue
+        for linear in (experts.expert.up, experts.expert.down):
+            yield AdaptedMatrix(linear=linear, members=experts.num_experts)
+        if experts.shared is not None:
+            yield AdaptedMatrix(linear=experts.shared.up)
+            yield AdaptedMatrix(linear=experts.shared.down)
+
+
+def adapted_matrices(spec: ModelSpec) -> list[AdaptedMatrix]:
+    """Return all that steps add adapters to, always in one order."""
+    plain = [AdaptedMatrix(linear=linear) for linear in adapted_linears(spec)]
+    return [*plain, *adapted_experts(spec)]

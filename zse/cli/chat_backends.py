@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zse.quantize.locate import StageProgress
 
 Message = dict[str, str]
+_START = "zse serve MODEL"
 
 
 class ServerError(ZSEError):
@@ -117,29 +118,34 @@ class ServerBackend:
             with self._client.stream("POST", self._url, json=body) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise ServerError(_refusal(response))
+                    raise _refusal(response)
                 for line in response.iter_lines():
                     if not line.startswith("data: ") or line == "data: [DONE]":
                         continue
                     yield _text_of(json.loads(line.removeprefix("data: ")))
         except httpx.InvalidURL as error:
             raise ServerError(f"{self._url!r} is no address: {error}") from None
+        except httpx.ConnectError as error:
+            raise ServerError(
+                f"nobody answers at {self._url}: {error}", hint=f"Start a server: {_START}"
+            ) from None
         except httpx.HTTPError as error:
             raise ServerError(
-                f"no answer from {self._url}: {str(error) or type(error).__name__}",
-                hint="Start one with: zse serve",
+                f"the answer of {self._url} broke off: {str(error) or type(error).__name__}",
+                hint=f"Ask once more (the Up key brings it back), or start it anew: {_START}",
             ) from None
 
     def close(self) -> None:
         self._client.close()
 
 
-def _refusal(response: httpx.Response) -> str:
+def _refusal(response: httpx.Response) -> ServerError:
     try:
         message = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = response.text[:200]
-    return f"the server answered {response.status_code}: {message}"
+    hint = "Give a key of it with --api-key." if response.status_code == 401 else ""
+    return ServerError(f"the server answered {response.status_code}: {message}", hint=hint)
 
 
 def _text_of(chunk: dict[str, Any]) -> str:

@@ -88,6 +88,8 @@ class Session:
             self.history.pop()  # as if it had not been asked: the next one is not spoiled by it
             if not self._is_terminal:
                 raise
+            if pieces:
+                typer.echo()  # the answer's last line is whole before the error begins
             error.hint = error.hint or "/reset begins anew."
             show_error(error)
             return

@@ -41,6 +41,12 @@ def command(
     ] = None,
     repeat: Annotated[int, Option(min=1, help="Cold starts to measure.")] = 3,
     runner: Annotated[str, Option(help="What starts an image; the first that works here.")] = "",
+    prompt_tokens: Annotated[
+        int, Option(min=0, help="Length of the first prompt; 0 is a short question.")
+    ] = 0,
+    at_once: Annotated[
+        bool, Option("--at-once", help="Ask while it starts, until the question is taken.")
+    ] = False,
     timeout_seconds: Annotated[
         float, Option(callback=_over_zero, help="Until a start has failed.")
     ] = 300.0,
@@ -53,13 +59,21 @@ def command(
     process. An image (oci:DIR[:TAG], a tar file of a layout, or a reference, which is pulled) is
     unpacked once and started in a root of its own; pulling and unpacking are not measured.
 
+    The time to a long prompt's token is measured by --prompt-tokens, as a request
+    that woke the machine sees it with --at-once.
+
     With --budget-ms the exit code is 13 when the first streamed token comes later: for CI.
     """
+    from dataclasses import replace
+
+    from zse.deploy.measure.asking import dialogue_of
     from zse.deploy.measure.report import make_report, measure_limits
     from zse.deploy.measure.start import measure_start
 
+    dialogue = dialogue_of(prompt_tokens=prompt_tokens, is_at_once=at_once)
     with ExitStack() as stack:
         target = _subject(subject, given["device"] or "", runner, stack)
+        target = replace(target, dialogue=dialogue)
         starts = []
         for number in range(1, repeat + 1):
             start = measure_start(target, timeout_seconds=timeout_seconds)

@@ -72,7 +72,11 @@ def _frames(client: StatsClient, every_seconds: float) -> Iterator[list[str]]:
         try:
             stats = client.stats()
         except UnreachableError as error:
-            yield [error.message, f"Asked again every {every_seconds:g} s."]
+            yield [
+                error.message,
+                *filter(None, [error.hint]),
+                f"Asked again every {every_seconds:g} s.",
+            ]
             before = None
             continue
         now = time.monotonic()

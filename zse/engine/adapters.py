@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from zse.errors import LoRAError, ModelNotFoundError, UsageError
 from zse.models.lora.modules import places_at_run_time
 from zse.models.lora.read import read_adapter
+from zse.models.lora.stacks import stacks_of
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -170,5 +171,5 @@ def _read(name: str, folder: Path, spec: ModelSpec, options: LoRAOptions) -> Ada
         )
     if spec.is_encoder:
         raise LoRAError("a model that reads whole texts takes no adapters")
-    places = places_at_run_time(spec)
-    return read_adapter(folder, name, places, max_rank=options.max_rank)
+    places, stacks = places_at_run_time(spec), stacks_of(spec)
+    return read_adapter(folder, name, places, max_rank=options.max_rank, stacks=stacks)

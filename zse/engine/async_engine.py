@@ -323,13 +323,14 @@ class AsyncEngine:
     # --- in the engine thread -------------------------------------------------------------------
 
     def _run(self) -> None:
+        core, commands, deliver = self._core, self._commands, self._streams.deliver
         try:
             while not self._is_closed:
-                if not (self._core.has_work and self._commands.empty()):
+                if not (core.has_work and commands.empty()):
                     self._run_commands()
-                if self._core.patience_seconds > 0:
+                if core.patience_seconds > 0:
                     self._await_more()
-                self._streams.deliver(self._core.step())
+                deliver(core.step())
         except LoadCancelledError:  # closed while a step waited for weights
             self._streams.fail_all(lambda: ShuttingDownError("the model was closed"))
         except BaseException as error:

@@ -166,6 +166,7 @@ class StreamsInFlight:
         After a sleep all that a token touches is cold, so the way of most tokens is this short.
         """
         now = time.perf_counter()
+        is_alone = len(events) == 1
         has_time = len(self._streams) <= _MOST_WITH_SHORTCUTS
         shortcuts = self._shortcuts if has_time else _NO_SHORTCUTS
         lone = self._lone
@@ -178,9 +179,10 @@ class StreamsInFlight:
                     shortcut is not None
                     and event.finish_reason is None
                     and (text := lone[event.token_id]) is not None  # type: ignore[index]
-                    and shortcut.take_text(event.index, text, now)
+                    and shortcut.take_text(event.index, text, now, at_once=is_alone)
                 ):
-                    taking.append(shortcut)
+                    if not is_alone:
+                        taking.append(shortcut)
                 else:
                     self._make(event, made)
             except Exception as error:  # one request's text must not take the others down

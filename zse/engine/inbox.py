@@ -56,13 +56,14 @@ class Shortcut(Protocol):
     def end_texts(self, index: int) -> None:
         """Have them be deltas again."""
 
-    def take_text(self, index: int, text: bytes, now: float) -> bool:
+    def take_text(self, index: int, text: bytes, now: float, *, at_once: bool) -> bool:
         """Take a token of a choice that adds text and nothing else.
 
         Args:
             index: The choice.
             text: What it adds, as JSON text.
             now: When its step ended, on ``time.perf_counter``.
+            at_once: Whether it is written here, as nothing else comes of its step.
 
         Returns:
             False where it must come as a delta, which the shortcut may yet take.

@@ -1,24 +1,22 @@
 """Where nodes are looked for: a list, the pods of a Kubernetes service, or this network.
 
-On a network they are found by Zenoh (extra ``mesh``): multicast tells nodes of each other within a
-tenth of a second, and a token of each says that it lives. Its lease is short and it can come back,
-unlike the verdicts of a cluster manager. Nothing of a model goes that way; and whoever answers
-there still has to know the secret before anything is said to it.
+On a network a token of each says that it lives (``zse.stream.neighbours``). Its lease is short and
+it can come back, unlike the verdicts of a cluster manager. Nothing of a model goes that way; and
+whoever answers there still has to know the secret before anything is said to it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import re
 import socket
-import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from zse.errors import UsageError, needing
+from zse.errors import UsageError
+from zse.stream.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zse.mesh")
 _LEAST_SECRET = 16
-LEASE_MILLISECONDS = 400
-_ADDRESS = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}:[0-9]{1,5}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -116,7 +112,7 @@ def addresses_of_service(service: str) -> list[str]:
     return [f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts]
 
 
-class Discovery:
+class Discovery(Neighbours):
     """Nodes of this mesh on this network; told when one comes or its token goes.
 
     Args:
@@ -134,70 +130,11 @@ class Discovery:
         join: Iterable[str] = (),
         listen: str = "",
     ) -> None:
-        with needing("mesh", "discovery of nodes"):
-            import zenoh
-        self._zenoh: Any = zenoh
-        self._found: set[str] = set()
-        self._lock = threading.Lock()
-        self._prefix = f"zse/mesh/{mesh_id(secret)}"
-        self._session: Any = zenoh.open(self._config(list(join), listen))
-        self._listener = self._session.liveliness().declare_subscriber(
-            f"{self._prefix}/**", self._tell, history=True
-        )
-        self._token = None
         if own is not None:
-            key = f"{self._prefix}/{checked_name(own[0])}/{own[1].encode().hex()}"
-            self._token = self._session.liveliness().declare_token(key)
-
-    def addresses(self) -> list[str]:
-        with self._lock:
-            return sorted(self._found)
-
-    def close(self) -> None:
-        self._session.close()
-
-    def __enter__(self) -> Discovery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _config(self, join: list[str], listen: str) -> Any:
-        config = self._zenoh.Config()
-        settings: dict[str, Any] = {
-            "mode": "peer",
-            "transport/link/tx/lease": LEASE_MILLISECONDS,
-            "transport/link/tx/keep_alive": 4,
-            # Shared memory would let nodes of one host hear of each other past a cut wire.
-            "transport/shared_memory/enabled": False,
-            "scouting/multicast/enabled": not join and not listen,
-        }
-        if join:
-            settings["connect/endpoints"] = [f"tcp/{address}" for address in join]
-        if listen:
-            settings["listen/endpoints"] = [f"tcp/{listen}"]
-        for key, value in settings.items():
-            config.insert_json5(key, json.dumps(value))
-        return config
-
-    def _tell(self, sample: Any) -> None:
-        address = _address_in(str(sample.key_expr))
-        if not address:
-            return
-        is_there = sample.kind == self._zenoh.SampleKind.PUT
-        with self._lock:
-            (self._found.add if is_there else self._found.discard)(address)
+            checked_name(own[0])
+        super().__init__(f"zse/mesh/{mesh_id(secret)}", own, join=join, listen=listen)
 
 
 def mesh_id(secret: bytes) -> str:
     """Return what tells meshes of one network apart; the secret cannot be found from it."""
     return hmac.new(secret, b"zse mesh id", hashlib.sha256).hexdigest()[:16]
-
-
-def _address_in(key: str) -> str:
-    """Return the address that a key holds; anybody may write one, so it may be none: empty."""
-    try:
-        address = bytes.fromhex(key.rpartition("/")[2]).decode("ascii")
-    except ValueError:
-        return ""
-    return address if _ADDRESS.fullmatch(address) else ""

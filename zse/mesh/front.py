@@ -143,11 +143,18 @@ class Front:
                 self._flight.take(frame)
 
     def _settled(self) -> list[int]:
-        """Return for each stage up to which step its standby has what it needs."""
-        return [
-            max(0, self._said.done_by(duty, self.epoch) if duty.standby else self._flight.answered)
-            for duty in self.duties
-        ]
+        """Return for each stage up to which step nothing before it has to be remembered.
+
+        Its standby has what it needs. Where there is none, who computes it has got so far: one that
+        has just taken it over may not have, though later stages have answered.
+        """
+        found = []
+        for duty in self.duties:
+            if duty.standby:
+                found.append(self._said.done_by(duty, self.epoch))
+            else:
+                found.append(min(self._flight.answered, self._said.computed_by(duty, self.epoch)))
+        return found
 
     def _ready(self) -> set[tuple[int, int]]:
         """Return the layers whose standbys are there and have all that is not in a log."""

@@ -58,7 +58,8 @@ class MeshSetup:
     """That are waited for."""
     wait_seconds: float = 10.0
     split: str = "auto"
-    """``auto``: the best plan; ``even``: all nodes, the same number of layers each."""
+    """``auto``: the best plan; ``even``: all nodes, the same number of layers each; ``memory``: as
+    much of the layers as a node has of all memory."""
     activations: str = "raw"
     """What wires may lose at most."""
     patience: Patience | None = None
@@ -132,8 +133,10 @@ def _gather(front: Front, setup: MeshSetup) -> list[Peer]:
                 hint="Start nodes with `zse mesh start`, with the same secret.",
             )
         time.sleep(_POLL_SECONDS)
-    for peer in peers:
-        peer.facts = peer.answer(AskFacts(), Facts)
+    with ThreadPoolExecutor(len(peers)) as threads:  # each measures itself for a while
+        asked = [(peer, threads.submit(peer.answer, AskFacts(), Facts)) for peer in peers]
+        for peer, facts in asked:
+            peer.facts = facts.result()
     return sorted(peers, key=lambda peer: peer.name)
 
 
@@ -154,8 +157,11 @@ def _divide(
             streams=streams,
             context_tokens=options.batch.max_context,
         )
-        plan = _best_plan(facts, work, lossy)
-        chain = [(stage.node, stage.end_layer) for stage in plan.stages]
+        if setup.split == "memory":
+            chain = _by_memory(facts, work)
+        else:
+            plan = _best_plan(facts, work, lossy)
+            chain = [(stage.node, stage.end_layer) for stage in plan.stages]
     duties, codecs, first = [], [], 0
     for place, (number, end) in enumerate(chain):
         duties.append(Duty(first_layer=first, end_layer=end, node=peers[number].name))
@@ -165,6 +171,12 @@ def _divide(
         codecs.append(best_codec(link, rows, spec.hidden_size, lossy) if place else Codec.RAW)
         first = end
     return tuple(duties), codecs
+
+
+def _by_memory(facts: MeshFacts, work: ModelWork) -> list[tuple[int, int]]:
+    with needing("mesh", "a plan of layers"):
+        from zse.mesh.partition import by_memory
+    return by_memory(facts, work)
 
 
 def _best_plan(facts: MeshFacts, work: ModelWork, lossy: Codec) -> Plan:

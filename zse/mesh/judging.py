@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.mesh.membership import Membership, Patience
 from zse.mesh.messages import AskLook, Look, decode
+from zse.mesh.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _VOUCHERS = 3
 _OVERSLEPT_SECONDS = 0.05
-"""Between two looks: more is time in which this process did not run, or its machine did not."""
+"""Between two looks, of which there are a hundred in a second."""
 _HOPELESS_SECONDS = 10.0
 """How long a silent node is waited for whose work nobody else can take."""
 
@@ -40,15 +41,13 @@ class Judge:
         self.membership = Membership(patience)
         self._peers, self._finder, self._can_lose = peers, finder, can_lose
         self._tokens: set[str] = set()
-        self._looked: float | None = None
+        self._wakefulness = Wakefulness(_OVERSLEPT_SECONDS)
 
     def look(self, now: float) -> None:
         """Take note of what was heard until now, and give up who is lost."""
         peers, membership = self._peers, self.membership
-        between = 0.0 if self._looked is None else now - self._looked
-        if between > _OVERSLEPT_SECONDS:
-            membership.overslept(between, now)
-        self._looked = now
+        if slept := self._wakefulness.look(now):
+            membership.overslept(slept, now)
         for peer in peers.alive():
             member = membership.members.get(peer.name)  # None: it is just coming
             if member is not None and peer.state_time > member.last_heard:

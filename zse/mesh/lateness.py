@@ -54,15 +54,19 @@ class Gap:
         self._step, self._since = 0, 0.0
 
     def is_hopeless(self, duties: Duties, peers: Peers, step: int, now: float) -> bool:
-        """Whether later steps came to a stage and this one did not, order after order."""
-        missing = {
+        """Whether later steps came to a stage and one that it needs for this one did not.
+
+        Order after order: else it is only late.
+        """
+        missing = [
             stage.missing
             for duty in duties
             for stage in peers.by_name[duty.node].state.stages
             if (stage.first_layer, stage.end_layer) == duty.layers and stage.is_primary
-        }
-        if step not in missing or self._step != step:
-            self._step, self._since = step if step in missing else 0, now
+        ]
+        first = min((one for one in missing if 0 < one <= step), default=0)
+        if not first or self._step != first:
+            self._step, self._since = first, now
         return bool(self._step) and now - self._since > _GAP_SECONDS
 
 

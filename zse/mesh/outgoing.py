@@ -11,6 +11,7 @@ from zse.errors import ZSEError
 from zse.mesh.frames import Frame, Kind
 from zse.mesh.link import Link
 from zse.mesh.sending import LONG_BYTES
+from zse.mesh.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zse.mesh")
 _CALL_SECONDS = 1.0
-_BEAT_SECONDS = 0.05
+_BEAT_SECONDS, _OVERSLEPT_SECONDS = 0.05, 0.15
 
 
 class _Way:
@@ -96,6 +97,7 @@ class Outgoing:
         self._nodes: dict[str, str] = {}
         """Address -> node, of those that the last order names."""
         self._stop = threading.Event()
+        self._wakefulness = Wakefulness(_OVERSLEPT_SECONDS)
         self._beats: threading.Thread | None = None
 
     def keep(self, places: Iterable[Place], epoch: int) -> None:
@@ -142,11 +144,18 @@ class Outgoing:
         return sorted(moving)
 
     def silent(self, seconds: float) -> list[str]:
-        """Return the nodes that were sent to and have not been heard of for so long."""
-        now = time.monotonic()
+        """Return the nodes that were sent to and have not been heard of for so long.
+
+        Nobody is while this process has only begun to run again, and has not read what came.
+        """
+        now, awake = time.monotonic(), self._wakefulness
+        if awake.is_asleep(now):
+            return []
         with self._lock:
             ways = list(self._ways.items())
-        quiet = {address for (_, address), way in ways if now - way.last_sign > seconds}
+        quiet = {
+            address for (_, address), way in ways if now - max(way.last_sign, awake.since) > seconds
+        }
         return [self._nodes[address] for address in quiet if address in self._nodes]
 
     def close(self) -> None:
@@ -171,6 +180,7 @@ class Outgoing:
             with self._lock:
                 ways = list(self._ways.values())
             now = time.monotonic()
+            self._wakefulness.look(now)
             for way in ways:
                 way.look(now)
                 way.send(Frame(kind=Kind.BEAT))

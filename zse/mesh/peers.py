@@ -123,18 +123,17 @@ class Peers:
                 f"this is {__version__}",
                 hint="Let all nodes run the same version: kernels decide bits.",
             )
-        found = self.by_name.get(name)
-        if found is not None and not found.link.is_closed:
-            channel.socket.close()
-            raise MeshError(
-                f"two nodes are named {name!r}: {found.address} and {address}",
-                hint="Give each its own --name.",
-            )
-        link = Link(channel, self._take, self._ended)
-        peer = Peer(address, link)
-        peer.state_time = time.monotonic()
         with self._lock:
-            self.by_name[name] = peer
+            found = self.by_name.get(name)
+            if found is not None and not found.link.is_closed:
+                channel.socket.close()
+                raise MeshError(
+                    f"two nodes are named {name!r}: {found.address} and {address}",
+                    hint="Give each its own --name.",
+                )
+            link = Link(channel, self._take, self._ended)
+            peer = self.by_name[name] = Peer(address, link)
+            peer.state_time = time.monotonic()
         link.start()
         self._on_change(name, True, "")
         return name

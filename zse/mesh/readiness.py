@@ -22,6 +22,7 @@ class Readiness:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._settled: dict[tuple[tuple[int, int], str], int] = {}
+        self._computed: dict[tuple[tuple[int, int], str], int] = {}
         self._log_bases: dict[tuple[tuple[int, int], str], int] = {}
 
     def done_by(self, duty: Duty, epoch: int) -> int:
@@ -31,6 +32,13 @@ class Readiness:
         if stage is not None:
             self._settled[key] = 0 if stage.is_primary else stage.done
         return self._settled.get(key, 0)
+
+    def computed_by(self, duty: Duty, epoch: int) -> int:
+        """Return up to which step who computes a stage has computed it."""
+        stage = self._said_of(duty, duty.node, epoch)
+        if stage is not None and stage.is_primary:
+            self._computed[duty.layers, duty.node] = stage.done
+        return self._computed.get((duty.layers, duty.node), 0)
 
     def ready(self, duties: Duties, there: Collection[str], epoch: int) -> set[tuple[int, int]]:
         """Return the layers whose standbys have all that is not in the log of the stage before.
@@ -56,8 +64,8 @@ class Readiness:
     def forget(self, duty: Duty) -> None:
         """Let nothing count that its nodes said of a stage: they do something else there now."""
         for node in (duty.node, duty.standby):
-            self._settled.pop((duty.layers, node), None)
-            self._log_bases.pop((duty.layers, node), None)
+            for said in (self._settled, self._computed, self._log_bases):
+                said.pop((duty.layers, node), None)
 
     def _log_base(self, duty: Duty, epoch: int) -> int | None:
         """Return the step behind which who computes can send all again; None: it has not said."""

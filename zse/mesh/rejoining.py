@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from zse.mesh.peers import Peers
 
 _LOG = logging.getLogger("zse.mesh")
-_LOOK_SECONDS = 0.25
+_LOOK_SECONDS = 0.05
+_FIND_LOOKS = 5
+"""Looks after which it is asked again where nodes are, which may be a question to a name server."""
 _CALL_SECONDS = 0.5
 
 
@@ -32,6 +34,8 @@ class Rejoining:
         self._peers, self._finder, self._avoided = peers, finder, avoided
         self.addresses: set[str] = set()
         """All that were ever found."""
+        self._called: set[str] = set()
+        """Whose answers are awaited."""
         self.problems: dict[str, str] = {}
         """Why nodes that are found are not taken, by their addresses."""
 
@@ -40,17 +44,29 @@ class Rejoining:
         return threading.Thread(target=self._run, args=(stop,), name="zse-mesh-rejoin", daemon=True)
 
     def _run(self, stop: threading.Event) -> None:
+        looks = 0
         while not stop.wait(_LOOK_SECONDS):
-            self.addresses.update(self._finder.addresses())
+            if looks % _FIND_LOOKS == 0:
+                self.addresses.update(self._finder.addresses())
+            looks += 1
             there = {peer.address for peer in self._peers.alive()}
-            for address in sorted(self.addresses - there - self._avoided()):
-                try:
-                    name = self._peers.connect(address, _CALL_SECONDS)
-                except ZSEError as error:
-                    self._note(address, str(error))
-                else:
-                    self.problems.pop(address, None)
-                    _LOG.info("node %s is there at %s", name, address)
+            for address in self.addresses - there - self._avoided() - self._called:
+                self._called.add(address)
+                # One that is silent for good keeps nobody from one that is back.
+                threading.Thread(target=self._call, args=(address, stop), daemon=True).start()
+
+    def _call(self, address: str, stop: threading.Event) -> None:
+        try:
+            name = self._peers.connect(address, _CALL_SECONDS)
+        except ZSEError as error:
+            self._note(address, str(error))
+        else:
+            self.problems.pop(address, None)
+            _LOG.info("node %s is there at %s", name, address)
+            if stop.is_set():
+                self._peers.give_up(name, "closed here")
+        finally:
+            self._called.discard(address)
 
     def _note(self, address: str, problem: str) -> None:
         """Say a problem once; it stands in the front's state until the node is there."""

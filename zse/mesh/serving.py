@@ -6,20 +6,21 @@ import logging
 import os
 import signal
 import socket
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.errors import MeshError
 from zse.mesh.finding import Discovery, checked_address, checked_name, secret_of
 from zse.mesh.node import Node, NodeSetup
-from zse.mesh.opening import opener
-from zse.mesh.probe import facts_of_machine
 from zse.records import record
 from zse.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.mesh.messages import AskOpen, Facts
+    from zse.mesh.opening import AnyStage
     from zse.settings import Settings
 
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -55,8 +56,9 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
     if start.advertised:
         checked_address(start.advertised)
     name = checked_name(start.name or f"{socket.gethostname()}-{os.getpid()}")
-    # Measured before anything else runs here; what is available is asked for again with each call.
-    first = facts_of_machine(name, int(start.memory_gib * GIB), start.device)
+    machine = _Machine(settings, start, name)
+    if start.device != "cpu":
+        machine.facts()  # a GPU that cannot be used is said at once
     setup = NodeSetup(
         name=name,
         secret=secret,
@@ -65,11 +67,7 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
         advertised=start.advertised,
     )
     try:
-        node = Node(
-            setup,
-            lambda: first,
-            opener(settings, model=start.model, threads=start.threads, device=start.device),
-        )
+        node = Node(setup, machine.facts, machine.open_stage)
     except OSError as error:
         raise MeshError(
             f"{start.listen} cannot be listened at: {error.strerror}",
@@ -86,3 +84,33 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
         leave = signal.sigwait(_ENDS)
         logging.getLogger("zse.mesh").info("leaving: %s", signal.Signals(leave).name)
     return 0
+
+
+class _Machine:
+    """What a node says of its machine, and how it opens stages; its code comes when it is asked."""
+
+    def __init__(self, settings: Settings, start: NodeStart, name: str) -> None:
+        self._settings, self._start, self._name = settings, start, name
+        self._facts: Facts | None = None
+        self._lock = threading.Lock()
+
+    def facts(self) -> Facts:
+        """Return what was measured when somebody first asked, before anything was computed here."""
+        from zse.mesh.probe import facts_of_machine
+
+        with self._lock:
+            if self._facts is None:
+                start, memory_bytes = self._start, int(self._start.memory_gib * GIB)
+                self._facts = facts_of_machine(
+                    self._name, memory_bytes, start.device, threads=start.threads
+                )
+            return self._facts
+
+    def open_stage(self, ask: AskOpen) -> AnyStage:
+        from zse.mesh.opening import opener
+
+        start = self._start
+        opens = opener(
+            self._settings, model=start.model, threads=start.threads, device=start.device
+        )
+        return opens(ask)

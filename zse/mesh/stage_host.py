@@ -81,11 +81,11 @@ class StageHost:
         """Be the one that computes these layers; steps that were not answered come again."""
         self._missing = 0
         if not self.is_primary:
-            self.is_primary = True
             self.done = self._base = min(self.done, answered)
             self._log.clear()
             self._dirty.clear()
             self._is_whole = False
+            self.is_primary = True  # last: ``state`` is for any thread
 
     def follow(self, settled: int = 0) -> None:
         """Be a standby: take what is sent, to begin with where nothing of it is settled yet."""

@@ -14,7 +14,7 @@ from zse.errors import LoRAError
 from zse.format.as_torch import matrix_from
 from zse.models.lora.modules import places_in_files
 from zse.models.lora.read import read_adapter
-from zse.models.lora.stacks import stacks_in_files
+from zse.models.lora.stacks import stacks_of
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Merging:
         self._parts: dict[str, list[_Part]] = {}
         self._pieces: dict[str, list[tuple[str, int, int]]] = {}
         self._digest = hashlib.sha256()
-        places, stacks = places_in_files(spec), stacks_in_files(spec)
+        places, stacks = places_in_files(spec), stacks_of(spec)
         weights = {weight.name: weight for weight in spec.weights()}
         for folder in folders:
             adapter = read_adapter(folder, folder.name, places, max_rank=_MOST_RANK, stacks=stacks)
@@ -105,13 +105,7 @@ class Merging:
             self._digest.update(matrix.data)
         self._digest.update(repr((part.first_row, part.scale)).encode())
         down, up = (matrix_from(m.data, m.scheme, m.columns) for m in (part.down, part.up))
-        # A stack's experts have rows of their own of A, and take turns in the columns of B.
-        rank = down.shape[0] // part.members
-        downs = down.view(part.members, rank, -1)
-        ups = up.view(up.shape[0], rank, part.members).permute(2, 0, 1)
-        for member in range(part.members):
-            first = part.first_row + member * up.shape[0]
-            self._add_rows(weight, first, part.scale, downs[member], ups[member])
+        self._add_rows(weight, part.first_row, part.scale, down, up)
 
     def _add_rows(
         self, weight: WeightSpec, first: int, scale: float, down: torch.Tensor, up: torch.Tensor

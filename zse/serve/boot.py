@@ -216,12 +216,22 @@ class ServerProcess:
             from zse.serve.adapters import put_adapters
 
             put_adapters(state.models, entry, state.options.load.lora)
+        self._release_held()
         model.settle()
         collector.resume()
         state.ledger.mark("ready")
         for name, times in early.times.items():
             state.ledger.note(name, *times)
         state.is_arriving = False
+
+    def _release_held(self) -> None:
+        """Let requests go on that wait for the model."""
+        if self._state.options.hold_seconds > 0:
+            from zse.serve.held import HeldRequests
+
+            held = self._state.made(HeldRequests)
+            if held is not None:
+                held.release()
 
     def _share(self, model: LoadedModel) -> None:
         """Give the model's file to replicas that start, where that is wanted, beside answers."""

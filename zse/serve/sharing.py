@@ -22,6 +22,7 @@ from zse.records import record
 from zse.serve.lobby import MAX_HEAD_BYTES, Lobby
 from zse.serve.sockets import bind_socket
 from zse.stream.peers.keeping import KeepingSource
+from zse.stream.peers.network import announced, is_network
 from zse.stream.peers.opening import identity_of
 from zse.stream.peers.peer import PATH
 from zse.stream.peers.proof import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from zse.format.reader import OpenFile
     from zse.serve.state import LoadedModel
     from zse.server_options import ServeOptions
+    from zse.stream.neighbours import Neighbours
 
 LOG = logging.getLogger("zse.serve")
 IDLE_SECONDS = 30.0
@@ -86,6 +88,9 @@ def begin_sharing(model: LoadedModel, options: ServeOptions) -> Sharing | None:
         most_connections=peering.share_connections,
         most_bytes_a_second=peering.share_gbit * 1e9 / 8,
     )
+    if is_network(peering.peers_from):
+        secret = read_secret(peering.secret, peering.secret_file)
+        sharing.announce(announced(peering.peers_from, secret, options.host, sharing.port))
     LOG.info("weights are shared", extra={"port": sharing.port})
     return sharing
 
@@ -134,6 +139,7 @@ class Sharing:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._is_closed = False
+        self._announcement: Neighbours | None = None
         self.num_bytes = 0
         """Sent so far."""
         self._listener = bind_socket(host, port)
@@ -142,8 +148,14 @@ class Sharing:
         self._lobby = Lobby(self._listener, self._admit, seconds=lambda: _FIRST_SECONDS)
         threading.Thread(target=self._listen, name="peers-listen", daemon=True).start()
 
+    def announce(self, announcement: Neighbours) -> None:
+        """Be told of on a network from now on, until the end."""
+        self._announcement = announcement
+
     def close(self) -> None:
         """Stop: connections are cut, and those that read go on elsewhere."""
+        if self._announcement is not None:
+            self._announcement.close()
         with self._lock:
             self._is_closed = True
             for connection in self._open:

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from zse.text.template import ChatTemplate
     from zse.text.tokenizer import Tokenizer
 
-_LOOK_SECONDS = 0.005
-
 Part = TypeVar("Part", bound="StatePart")
 
 
@@ -235,10 +233,10 @@ class AppState:
 
         That it can be asked ends the wait: what it computes then waits for its weights itself.
         """
-        left = self.options.hold_seconds
-        while self.is_starting and left > 0:
-            await asyncio.sleep(_LOOK_SECONDS)
-            left -= _LOOK_SECONDS
+        if self.options.hold_seconds > 0 and self.is_starting:
+            from zse.serve.held import HeldRequests
+
+            await self.one_of(HeldRequests).wait(self.options.hold_seconds)
 
     def require_ready(self) -> None:
         """Refuse as ``require_any``, and where weights are still on their way."""

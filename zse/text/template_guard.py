@@ -12,25 +12,17 @@ import re
 from dataclasses import dataclass, field
 
 from zse.errors import TemplateError
+from zse.text.template_tags import STRING, tags_of
 
 MAX_SOURCE_CHARACTERS = 200_000
-MAX_TAG_CHARACTERS = 4096
 CHECK, CHARGE, JOIN, REPLACE = "_zse_check", "_zse_charge", "_zse_join", "_zse_replace"
 
-_STRING = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
-_TAG = re.compile(
-    r"\{#.*?#\}"
-    rf"|\{{%(?P<block>(?:{_STRING}|[^'\"%]|%(?!\}}))*+)%\}}"
-    rf"|\{{\{{(?P<print>(?:{_STRING}|[^'\"}}]|\}}(?!\}}))*+)\}}\}}",
-    re.DOTALL,
-)
-_STRING_OR_CODE = re.compile(rf"({_STRING})", re.DOTALL)
+_STRING_OR_CODE = re.compile(rf"({STRING})", re.DOTALL)
 _WORD = re.compile(r"\s*(\w+)\s*(.*)", re.DOTALL)
-_ASSIGNMENT = re.compile(r"(?P<target>[^=]*?)\s*=(?!=)\s*(?P<value>.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"(?P<target>[^=]*)=(?!=)\s*(?P<value>.*)", re.DOTALL)
 _TARGET = re.compile(r"\(?\s*[A-Za-z_][\w.]*(\s*,\s*[A-Za-z_][\w.]*)*\s*,?\s*\)?")
 _NAMESPACE = re.compile(r"namespace\s*\(")
 _PARAMETERS = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)\s*(?==|,|$)")
-_END_RAW = re.compile(r"\{%[-+]?\s*endraw\s*[-+]?%\}")
 _REFUSED_WORDS = frozenset({"include", "import", "from", "extends", "autoescape"})
 
 
@@ -104,9 +96,9 @@ def _refuse_bare_namespace(code: str, names: frozenset[str], *, is_set: bool) ->
 
 def _namespace_names(source: str) -> frozenset[str]:
     names = set()
-    for match in _TAG.finditer(source):
-        if match["block"] is not None:
-            word, rest, _, _ = _split_block(match["block"])
+    for tag in tags_of(source):
+        if tag.kind == "block":
+            word, rest, _, _ = _split_block(tag.body)
             if word == "set" and _is_namespace_definition(rest):
                 names.add(_target(rest.partition("=")[0]))
     return frozenset(names)
@@ -134,21 +126,17 @@ def weave(source: str) -> str:
     # Training marks print nothing; an empty comment keeps what they trim.
     source = re.sub(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}", r"{#\1 \2#}", source)
     weaver, position = _Weaver(namespaces=_namespace_names(source)), 0
-    while (match := _TAG.search(source, position)) is not None:
-        weaver.text(source[position : match.start()])
-        position = match.end()
-        if match.end() - match.start() > MAX_TAG_CHARACTERS and not match[0].startswith("{#"):
-            raise _refused(f"a tag of more than {MAX_TAG_CHARACTERS} characters")
-        if match["block"] is not None and _split_block(match["block"])[0] == "raw":
-            end = _END_RAW.search(source, position)
-            position = end.end() if end else len(source)
-            weaver.text(source[match.start() : position])
-        elif match["block"] is not None:
-            weaver.block(match["block"])
-        elif match["print"] is not None:
-            weaver.printed(match["print"])
+    for tag in tags_of(source):
+        weaver.text(source[position : tag.start])
+        position = tag.end
+        if tag.kind == "raw":
+            weaver.text(source[tag.start : tag.end])
+        elif tag.kind == "block":
+            weaver.block(tag.body)
+        elif tag.kind == "print":
+            weaver.printed(tag.body)
         else:
-            weaver.out.append(match[0])
+            weaver.out.append(source[tag.start : tag.end])
     weaver.text(source[position:])
     return "".join(weaver.out)
 

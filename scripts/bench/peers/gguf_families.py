@@ -52,6 +52,8 @@ class Form:
     """``gated`` or ``plain``: the expert of every token."""
     selects_with_bias: bool = False
     is_hybrid: bool = False
+    joins_rates: bool = False
+    """Whether how much linear attention forgets and learns is of one matrix."""
     head_is_table: bool = False
     """Whether llama.cpp takes no other head than the embedding."""
     is_plain: bool = False
@@ -95,13 +97,32 @@ FORMS = {
         shared="gated",
         is_hybrid=True,
     ),
+    "qwen3_5_text": Form(architecture="qwen35", norms=_AFTER, normed_heads="each", is_hybrid=True),
+    "qwen3_next": Form(
+        architecture="qwen3next",
+        norms=_AFTER,
+        normed_heads="each",
+        shared="gated",
+        is_hybrid=True,
+        joins_rates=True,
+    ),
+    "mistral": Form(architecture="llama"),
     "gpt_oss": Form(architecture="gpt-oss"),
     "deepseek_v2": Form(architecture="deepseek2"),
+    "deepseek_v3": Form(architecture="deepseek2"),
     "gemma4_text": Form(architecture="gemma4", head_is_table=True),
 }
 """By ``model_type``."""
-OWN_FACTS = {"deepseek_v2": add_latent_facts, "gemma4_text": add_gemma4_facts}
-OWN_LAYERS = {"deepseek_v2": add_latent_layer, "gemma4_text": add_gemma4_layer}
+OWN_FACTS = {
+    "deepseek_v2": add_latent_facts,
+    "deepseek_v3": add_latent_facts,
+    "gemma4_text": add_gemma4_facts,
+}
+OWN_LAYERS = {
+    "deepseek_v2": add_latent_layer,
+    "deepseek_v3": add_latent_layer,
+    "gemma4_text": add_gemma4_layer,
+}
 
 
 def add_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:
@@ -139,7 +160,8 @@ def add_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:
         writer.add_residual_scale(settings["residual_multiplier"])
     if form.is_hybrid:
         writer.add_full_attention_interval(LINEAR_EVERY)
-        writer.add_rope_dimension_sections([11, 11, 10, 0])
+        if settings["model_type"] != "qwen3_next":  # which knows no pictures
+            writer.add_rope_dimension_sections([11, 11, 10, 0])
         writer.add_ssm_conv_kernel(settings["linear_conv_kernel_dim"])
         writer.add_ssm_state_size(settings["linear_key_head_dim"])
         writer.add_ssm_group_count(settings["linear_num_key_heads"])
@@ -240,8 +262,10 @@ def _add_linear_attention(tensors: Tensors, at: str, settings: dict[str, Any], k
     tensors.add(f"{at}attn_qkv.weight", channels, hidden, kind)
     tensors.add(f"{at}attn_gate.weight", values, hidden, kind)
     tensors.add(f"{at}ssm_out.weight", hidden, values, kind)
-    for part in ("alpha", "beta"):
-        tensors.add(f"{at}ssm_{part}.weight", heads, hidden, Quant.F16)
+    joined = FORMS[settings["model_type"]].joins_rates
+    rates = {"ba": 2 * heads} if joined else {"alpha": heads, "beta": heads}
+    for part, rows in rates.items():
+        tensors.add(f"{at}ssm_{part}.weight", rows, hidden, Quant.F16)
     taps = settings["linear_conv_kernel_dim"]
     tensors.floats(f"{at}ssm_conv1d.weight", channels, taps, deviation=0.02)
     tensors.floats(f"{at}ssm_a", heads, deviation=0.02)

@@ -26,23 +26,27 @@ def add_latent_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:
     writer.add_kv_lora_rank(rank)
     writer.add_q_lora_rank(settings["q_lora_rank"])
     writer.add_rope_dimension_count(turning)
-    scaling = settings["rope_scaling"]
-    writer.add_rope_scaling_type(RopeScalingType.YARN)
-    writer.add_rope_scaling_factor(scaling["factor"])
-    writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
-    writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
+    if scaling := settings.get("rope_scaling"):
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
     writer.add_leading_dense_block_count(settings["first_k_dense_replace"])
     writer.add_expert_count(settings["n_routed_experts"])
     writer.add_expert_used_count(settings["num_experts_per_tok"])
     writer.add_expert_shared_count(settings["n_shared_experts"])
     writer.add_expert_feed_forward_length(settings["moe_intermediate_size"])
     writer.add_expert_weights_scale(settings["routed_scaling_factor"])
-    writer.add_expert_weights_norm(value=False)
-    writer.add_expert_gating_func(ExpertGatingFuncType.SOFTMAX)
+    writer.add_expert_weights_norm(value=settings.get("norm_topk_prob", False))
+    if _has_groups(settings):
+        writer.add_expert_group_count(settings["n_group"])
+        writer.add_expert_group_used_count(settings["topk_group"])
+    scores = ExpertGatingFuncType.SIGMOID if _has_groups(settings) else ExpertGatingFuncType.SOFTMAX
+    writer.add_expert_gating_func(scores)
 
 
 def add_latent_layer(tensors: Tensors, index: int, settings: dict[str, Any], kind: Quant) -> None:
-    """Add a layer of DeepSeek-V2."""
+    """Add a layer of DeepSeek-V2 or V3."""
     at, hidden, heads = f"blk.{index}.", settings["hidden_size"], settings["num_attention_heads"]
     plain, turning = settings["qk_nope_head_dim"], settings["qk_rope_head_dim"]
     rank, value = settings["kv_lora_rank"], settings["v_head_dim"]
@@ -61,8 +65,15 @@ def add_latent_layer(tensors: Tensors, index: int, settings: dict[str, Any], kin
         return
     count, width = settings["n_routed_experts"], settings["moe_intermediate_size"]
     tensors.floats(f"{at}ffn_gate_inp.weight", count, hidden, deviation=0.02)
+    if _has_groups(settings):
+        tensors.floats(f"{at}exp_probs_b.bias", count, deviation=0.02)
     _add_mlp(tensors, f"{at}ffn_", "_exps", hidden, width, kind, stack=count)
     _add_mlp(tensors, f"{at}ffn_", "_shexp", hidden, width * settings["n_shared_experts"], kind)
+
+
+def _has_groups(settings: dict[str, Any]) -> bool:
+    """Whether experts are chosen as V3 does: sigmoids, a bias for the choice, groups."""
+    return "n_group" in settings
 
 
 def add_gemma4_facts(writer: GGUFWriter, settings: dict[str, Any]) -> None:

@@ -16,7 +16,12 @@ from tiny_shape import TINY
 
 from zse.backends.adapters import PlainMatrix
 from zse.backends.gpu import adapter_image
-from zse.backends.gpu.adapter_image import image_bytes, largest_image_bytes, matrices_of
+from zse.backends.gpu.adapter_image import (
+    image_bytes,
+    largest_image_bytes,
+    matrices_of,
+    parts_by_record,
+)
 from zse.backends.gpu.adapters import Ranges
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import LoRAError, UnsupportedModelError
@@ -196,12 +201,14 @@ def test_a_model_that_was_loaded_without_room_says_how_to_make_some(case: Simple
     assert "--lora-gib" in raised.value.hint
 
 
-def test_the_largest_adapter_is_one_of_all_parts(case: SimpleNamespace) -> None:
-    parts = matrices_of(case.spec)
-    assert [len(one.part_rows) for one in parts] == [3, 1, 2, 1]
-    ranks = [MOST_RANK] * 7
-    assert largest_image_bytes(case.spec, MOST_RANK) == image_bytes(parts, iter(ranks))
-    assert image_bytes(parts, iter([0] * 7)) == 256
+def test_the_largest_adapter_is_one_of_all_parts(case: SimpleNamespace, tmp_path: Path) -> None:
+    matrices = matrices_of(case.spec)
+    assert [len(one.part_rows) for one in matrices] == [3, 1, 2, 1]
+    folder = write_adapter(tmp_path / "largest", case.spec, rank=MOST_RANK)
+    whole = read_adapter(folder, "a", places_at_run_time(case.spec), max_rank=MOST_RANK)
+    parts = parts_by_record(whole, matrices)
+    assert largest_image_bytes(case.spec, MOST_RANK) == image_bytes(parts)
+    assert image_bytes([None] * 7) == 256
 
 
 def test_ranges_that_are_given_back_are_whole_again() -> None:

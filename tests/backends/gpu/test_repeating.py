@@ -9,6 +9,7 @@ import pytest
 import stub_libcuda
 from random_files import BIASES, write_random_file
 from sample_packs import write_stub_pack
+from taken_places import takes_over
 
 from zse.backends.gpu.repeating import CHECKS, Patterns, RepeatingLauncher
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
@@ -132,6 +133,22 @@ def test_patterns_are_forgotten_when_memory_moves(open_runner, stub):
     patterns = runner._backend._maker.patterns
     runner.shrink(8 * BLOCKS_EACH, least_blocks=8)
     assert not patterns._found
+
+
+def test_a_model_in_the_place_of_another_is_launched_by_its_patterns_at_once(
+    open_runner, stub, tmp_path
+):
+    """All that launches differ in stays where it was: weights, caches, tables."""
+    first = open_runner()
+    assert compared(first, stub) > 10
+    write_random_file(tmp_path / "other.zse", "int4", tuned="layers.", **SHAPE)
+    second, moved_bytes = takes_over(first, tmp_path / "other.zse")
+    assert moved_bytes > 0
+    assert any(
+        found and found.is_trusted for found in second._backend._maker.patterns._found.values()
+    )
+    assert compared(second, stub, 8) > 4
+    second.close()
 
 
 # --- layers that are made up ----------------------------------------------------------------------

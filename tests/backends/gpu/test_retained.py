@@ -11,6 +11,7 @@ import pytest
 from interpreted_runner import open_runner
 from logits import as_tensor
 from random_files import write_random_file
+from taken_places import takes_over
 
 from zse.backends import ModelLoad
 from zse.backends.gpu.arrival import Arrival
@@ -49,26 +50,6 @@ def tuned(tmp_path: Path) -> Path:
     """The same but for its second layer, norms in 16 bits included."""
     write_random_file(tmp_path / "tuned.zse", "int8", tuned="layers.1.", **SHAPE)
     return tmp_path / "tuned.zse"
-
-
-def takes_over(runner: ModelRunner, path: Path) -> tuple[ModelRunner, int]:
-    """Close a runner and open another file in its place; return it and the bytes that moved."""
-    retained = runner.retain()
-    assert retained is not None
-    assert retained.takes(path)
-    assert not retained.take(), "its model still runs"
-    runner.close()
-    assert retained.take()
-    reader = ZSEReader(path)
-    arrival = Arrival.into(retained, reader)
-    spec = spec_of(reader)
-    load = ModelLoad(reader=reader, spec=spec, options=load_options(), forward=forward_of(spec))
-    backend = open_gpu_backend(arrival, load)
-    owned = ExitStack()
-    owned.callback(reader.close)
-    owned.callback(backend.close)
-    other = ModelRunner(backend, spec, owned=owned, max_position=spec.max_position)
-    return other, arrival.num_bytes()[1]
 
 
 def logits_alone(path: Path):

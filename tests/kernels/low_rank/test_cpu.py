@@ -9,15 +9,23 @@ import pytest
 import torch
 from native_operations import INSTRUCTIONS, run_operation, started_pool
 
-from zse.backends.adapters import AdapterWeights, LowRank, PlainMatrix
+from zse.backends.adapters import AdaptedMatrix, AdapterWeights, LowRank, PlainMatrix
 from zse.backends.cpu.adapters import NativeAdapter
 from zse.format.schemes import Scheme
 from zse.kernels.low_rank.reference import add_low_rank
 from zse.kernels.native.codes import Kind, Register
 from zse.kernels.native.library import load
 from zse.kernels.native.structs import Matrix, Operation, Step
+from zse.models.layer_spec import LinearSpec
+from zse.models.weights import WeightSpec
 
-NAMES = ["other", "some"]
+
+def matrix_named(name: str, rows: int = 1 << 20) -> AdaptedMatrix:
+    weight = WeightSpec(name=name, shape=(rows, 1), kind="linear", sources=())
+    return AdaptedMatrix(linear=LinearSpec(weight=weight))
+
+
+MATRICES = [matrix_named("other"), matrix_named("some")]
 STRIDE = 40
 
 
@@ -92,7 +100,7 @@ def test_rows_get_what_their_adapter_adds(
     generator = torch.Generator().manual_seed(columns)
     both = [random_parts(columns, rows, ranks, generator) for _ in range(2)]
     adapters = [
-        NativeAdapter(AdapterWeights(name="a", parts={"some": parts}), NAMES, load(instructions))
+        NativeAdapter(AdapterWeights(name="a", parts={"some": parts}), MATRICES, load(instructions))
         for parts in both
     ]
     inputs = torch.randn(num_rows, columns, generator=generator)
@@ -125,7 +133,7 @@ def test_a_row_has_the_same_bits_in_any_step_and_on_any_number_of_threads(
     generator = torch.Generator().manual_seed(5)
     parts = random_parts(96, 2500, [7], generator)
     weights = AdapterWeights(name="a", parts={"some": parts})
-    adapter = NativeAdapter(weights, NAMES, load(instructions))
+    adapter = NativeAdapter(weights, MATRICES, load(instructions))
     inputs = torch.randn(40, 96, generator=generator)
     outputs = torch.randn(40, 2503, generator=generator)
     together = added(instructions, inputs, outputs, [adapter] * 40, num_threads=2)
@@ -138,7 +146,7 @@ def test_a_row_has_the_same_bits_in_any_step_and_on_any_number_of_threads(
 def test_a_matrix_that_an_adapter_does_not_have_stays_as_it_is() -> None:
     generator = torch.Generator().manual_seed(6)
     parts = {"other": random_parts(64, 32, [4], generator)}
-    adapter = NativeAdapter(AdapterWeights(name="a", parts=parts), NAMES, load())
+    adapter = NativeAdapter(AdapterWeights(name="a", parts=parts), MATRICES, load())
     outputs = torch.randn(2, 35, generator=generator)
     inputs = torch.randn(2, 64, generator=generator)
     assert torch.equal(added(INSTRUCTIONS[0], inputs, outputs, [adapter] * 2), outputs)

@@ -52,11 +52,20 @@ def test_the_modules_of_a_layer_are_the_rows_of_four_matrices() -> None:
     assert value.first_row == sum(one.rows for one in query.weight.sources[:2])
 
 
-def test_experts_are_merged_and_take_nothing_at_run_time() -> None:
+def test_a_router_is_merged_and_takes_nothing_at_run_time() -> None:
     spec = spec_of("mixtral", "MixtralForCausalLM")
     at_run_time, in_files = places_at_run_time(spec), places_in_files(spec)
-    assert not any("experts" in name or "gate" in name for name in at_run_time)
-    assert at_run_time.keys() < in_files.keys()
+    routers = {f"model.layers.{layer.index}.block_sparse_moe.gate" for layer in spec.layers}
+    assert in_files.keys() - at_run_time.keys() == routers
+
+
+def test_an_expert_is_some_rows_of_its_layers_stack() -> None:
+    places = places_at_run_time(spec_of("mixtral", "MixtralForCausalLM"))
+    expert = "model.layers.1.block_sparse_moe.experts.2"
+    gate, up = places[f"{expert}.w1"], places[f"{expert}.w3"]
+    assert gate.weight is up.weight
+    assert gate.first_row == 2 * 2 * gate.source.rows
+    assert up.first_row == gate.first_row + gate.source.rows
 
 
 @pytest.mark.parametrize(

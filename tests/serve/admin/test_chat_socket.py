@@ -6,6 +6,7 @@ import json
 import logging
 from types import SimpleNamespace
 
+import pytest
 from starlette.websockets import WebSocketState
 
 from zse.serve.access.account import Account
@@ -82,4 +83,23 @@ def test_an_answer_whose_client_has_left_ends_without_a_word(call, state, runner
 
     with caplog.at_level(logging.ERROR):
         assert runner.run(talk()) == []
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("messages", [5, True, 1.5, "text", {"role": "user"}, [], [[]]])
+def test_messages_that_are_none_are_refused_by_name(call, state, runner, caplog, messages):
+    async def talk():
+        socket = Socket(state, Account(Caller()))
+        serving = asyncio.create_task(ChatSocket(socket, state).run())
+        text = json.dumps({"messages": messages})
+        await socket.said.put({"type": "websocket.receive", "text": text})
+        told = await socket.told.get()
+        await socket.said.put({"type": "websocket.disconnect"})
+        await serving
+        return told["error"]
+
+    with caplog.at_level(logging.ERROR):
+        error = runner.run(talk())
+    assert error["type"] == "invalid_request_error"
+    assert error["param"].startswith("messages")
     assert not caplog.records

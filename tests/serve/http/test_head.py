@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zse.serve.http.framing import ChunkFraming, LengthFraming
+from zse.serve.http.framing import SPARE_BYTES, ChunkFraming, LengthFraming
 from zse.serve.http.head import HeadTooLargeError, MalformedRequestError, read_head
 
 HOST = b"Host: localhost"
@@ -226,3 +226,21 @@ def test_chunks_are_put_together_wherever_they_are_cut(pieces, step):
 def test_chunks_that_parsers_read_differently_are_refused(body):
     with pytest.raises(MalformedRequestError):
         ChunkFraming().take(bytearray(body))
+
+
+@pytest.mark.parametrize("step", [7, 4096])
+def test_a_body_may_have_a_thousand_chunks_of_a_byte_and_more_only_beside_long_ones(step):
+    framing = ChunkFraming(spare_bytes=SPARE_BYTES)
+    long_ones = b"800\r\n%b\r\n" % (b"y" * 2048) + b"1\r\nx\r\n" * 32
+    assert len(framing.take(bytearray(long_ones * 64))) == 64 * (2048 + 32)
+    assert framing.take(bytearray(b"1\r\nx\r\n" * 900)) == b"x" * 900
+    body = b"1\r\nx\r\n" * 1000
+    buffer = bytearray()
+
+    def take_all():
+        for start in range(0, len(body), step):
+            buffer.extend(body[start : start + step])
+            framing.take(buffer)
+
+    with pytest.raises(MalformedRequestError, match="too many chunks"):
+        take_all()

@@ -148,16 +148,16 @@ def test_a_text_that_comes_while_the_loop_writes_must_be_a_delta(serving):
         await asyncio.sleep(0.01)
         assert sink.written_at == 0
         shortcut.begin_texts(0)
-        assert not shortcut.take_text(0, b"too early", 1.0)
+        assert not shortcut.take_text(0, b"too early", 1.0, at_once=False)
         begin_texts(shortcut, num_choices=2)
-        assert shortcut.take_text(0, b"first", 2.0)
-        assert shortcut.take_text(1, b"other", 3.0)
+        assert shortcut.take_text(0, b"first", 2.0, at_once=False)
+        assert shortcut.take_text(1, b"other", 3.0, at_once=False)
         shortcut.write()
         written_at = sink.written_at
         assert write_past(shortcut, "delta")
-        assert shortcut.take_text(0, b"taken back", 4.0)
+        assert shortcut.take_text(0, b"taken back", 4.0, at_once=False)
         await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
-        assert not shortcut.take_text(0, b"too late", 5.0)
+        assert not shortcut.take_text(0, b"too late", 5.0, at_once=False)
         shortcut.write()
         shortcut.count()
         assert written_at == 3.0
@@ -167,6 +167,25 @@ def test_a_text_that_comes_while_the_loop_writes_must_be_a_delta(serving):
     assert counted == [2.0, 3.0, 4.0]
 
 
+def test_a_text_that_is_written_at_once_goes_out_behind_what_was_taken_before(serving):
+    counted = []
+
+    async def answer(sink, send, receive):
+        shortcut = Shortcut(sink, bytes_of, around=around, count=counted.extend)
+        await asyncio.sleep(0.01)
+        begin_texts(shortcut)
+        assert shortcut.take_text(0, b"one", 1.0, at_once=False)
+        assert shortcut.take_text(0, b"two", 2.0, at_once=True)
+        assert shortcut.settle() == b""  # nothing waits
+        assert not shortcut.take_text(0, b"closed", 3.0, at_once=True)
+        shortcut.open(0)
+        assert shortcut.take_text(0, b"three", 4.0, at_once=True)
+        shortcut.count()
+
+    assert unchunk(talk(serving, answer)) == b"<one><two><three>"
+    assert counted == [1.0, 2.0, 4.0]
+
+
 def test_a_choice_without_a_frame_of_text_alone_has_none_until_there_is_one(serving):
     frames = [None, (b"<", b">")]
 
@@ -174,10 +193,10 @@ def test_a_choice_without_a_frame_of_text_alone_has_none_until_there_is_one(serv
         shortcut = Shortcut(sink, bytes_of, around=lambda _: frames.pop(0))
         await asyncio.sleep(0.01)
         begin_texts(shortcut)
-        assert not shortcut.take_text(0, b"text", 1.0)
+        assert not shortcut.take_text(0, b"text", 1.0, at_once=False)
         assert write_past(shortcut, "its beginning, ")  # it is as open as before
         for _ in range(40):
-            assert shortcut.take_text(0, b"x", 2.0)
+            assert shortcut.take_text(0, b"x", 2.0, at_once=False)
             shortcut.write()
 
     assert unchunk(talk(serving, answer)) == b"its beginning, " + b"<x>" * 40
@@ -190,13 +209,13 @@ def test_only_choices_whose_tokens_may_be_texts_have_any_and_no_longer_than_they
         shortcut = Shortcut(sink, bytes_of, around=lambda i: asked.append(i) or around(i))
         await asyncio.sleep(0.01)
         shortcut.open(0)
-        assert not shortcut.take_text(1, b"of a choice that is none", 1.0)
+        assert not shortcut.take_text(1, b"of a choice that is none", 1.0, at_once=False)
         shortcut.begin_texts(1)
-        assert shortcut.take_text(1, b"one", 1.0)
+        assert shortcut.take_text(1, b"one", 1.0, at_once=False)
         shortcut.end_texts(1)
-        assert not shortcut.take_text(1, b"half a character", 1.0)
+        assert not shortcut.take_text(1, b"half a character", 1.0, at_once=False)
         shortcut.begin_texts(1)
-        assert shortcut.take_text(1, b"two", 1.0)
+        assert shortcut.take_text(1, b"two", 1.0, at_once=False)
         shortcut.write()
 
     assert unchunk(talk(serving, answer)) == b"<one><two>"
@@ -211,7 +230,7 @@ def test_chunks_say_how_long_they_are_whatever_the_length_of_the_text(serving):
         await asyncio.sleep(0.01)
         begin_texts(shortcut)
         for length in lengths:
-            assert shortcut.take_text(0, b"x" * length, 1.0)
+            assert shortcut.take_text(0, b"x" * length, 1.0, at_once=False)
         shortcut.write()
 
     assert unchunk(talk(serving, answer)) == b"".join(b"<%b>" % (b"x" * n) for n in lengths)
@@ -232,7 +251,7 @@ def test_a_write_that_took_a_part_closes_the_way_and_the_loop_writes_the_rest_in
             raise BlockingIOError
         return write(descriptor, data[: dice.randrange(1, len(data) + 1)])
 
-    monkeypatch.setattr("zse.serve.http.shortcut.os.write", write_little)
+    monkeypatch.setattr("zse.serve.http.shortcut._write_to", write_little)
 
     async def answer(sink, send, receive):
         shortcut = Shortcut(sink, bytes_of)

@@ -65,7 +65,7 @@ class Passing:
             return False
         text = msgspec.json.encode(delta.text)
         shortcut.begin_texts(delta.index)
-        is_taken = shortcut.take_text(delta.index, text, time.perf_counter())
+        is_taken = shortcut.take_text(delta.index, text, time.perf_counter(), at_once=False)
         shortcut.end_texts(delta.index)
         self.num_texts += is_taken
         return is_taken

@@ -1,6 +1,7 @@
 """WebSockets: who may open one, how many, how much they may say."""
 
 import asyncio
+import contextlib
 import os
 
 import pytest
@@ -137,10 +138,10 @@ def test_a_flood_of_messages_ends_the_socket(talk):
         try:
             for number in range(1000):
                 await client.send(Message(data=str(number)))
+            while isinstance(event := await client.next(), TextMessage):
+                pass
         except ConnectionError:
             return None
-        while isinstance(event := await client.next(), TextMessage):
-            pass
         return event
 
     end = talk(flood)
@@ -193,3 +194,38 @@ def test_a_route_that_is_no_websocket_refuses_the_handshake(talk):
         return (await Socket.open(served))[1]
 
     assert talk(ask, app=refuse).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"", b"\x01\x80" + bytes(4)],
+    ids=["pongs that nobody asked for", "a message in pieces of nothing"],
+)
+def test_frames_of_nothing_end_their_socket_before_they_keep_the_loop(talk, begin):
+    empty = b"\x00\x80" if begin else b"\x8a\x80"
+
+    async def flood(served):
+        client, _ = await Socket.open(served)
+        with contextlib.suppress(ConnectionError):
+            await client.write(begin + (empty + bytes(4)) * 40_000)
+        await served.wait_until(lambda: not served.state.connections)
+        other, accepted = await Socket.open(served)
+        await other.send(Message(data="still here"))
+        return accepted, await other.next()
+
+    accepted, answer = talk(flood)
+    assert isinstance(accepted, AcceptConnection)
+    assert answer.data == "still here"
+
+
+def test_a_long_message_may_come_in_many_pieces(talk):
+    async def say(served):
+        client, _ = await Socket.open(served)
+        for number in range(1000):
+            await client.send(Message(data="x" * 128, message_finished=number == 999))
+        whole = ""
+        while len(whole) < 128_000:
+            whole += (await client.next()).data
+        return whole
+
+    assert talk(say) == "x" * 128_000

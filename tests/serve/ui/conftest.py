@@ -3,10 +3,12 @@
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import pytest
 from browser import Browser
 from browser import chromium as where
+from browser_pages import DESKTOP
 from person import Person
 
 from zse.serve.access.key_file import KeyFile
@@ -87,3 +89,33 @@ def chromium():
     browser = Browser(program)
     yield browser
     browser.close()
+
+
+@pytest.fixture(scope="module")
+def site(server_class, scripted, tmp_path_factory, chromium):
+    """A server on this machine that asks for no key."""
+    home = tmp_path_factory.mktemp("home")
+    child = server_class([scripted.__file__], ZSE_HOME=str(home), ZSE_TOOLS="string_ops")
+    try:
+        child.wait_for_line("ready")
+        yield child
+    finally:
+        child.close()
+
+
+@pytest.fixture
+def open_tab(chromium):
+    """Open pages; in the end none of them has complained, and none has asked another host."""
+    tabs = []
+
+    def open_tab(url, size=DESKTOP):
+        tabs.append((chromium.open(url, width=size[0], height=size[1]), urlsplit(url).netloc))
+        return tabs[-1][0]
+
+    yield open_tab
+    for tab, host in tabs:
+        asked = {urlsplit(url).netloc for url in tab.requested if not url.startswith("data:")}
+        problems = tab.problems
+        tab.close()
+        assert asked <= {host}
+        assert problems == []

@@ -1,18 +1,14 @@
 """The pages in a real browser: by mouse, by keyboard, on a phone, and with hostile texts in them."""
 
 import json
-import time
-from importlib.resources import files
-from urllib.parse import urlsplit
 
 import pytest
+from browser_pages import DESKTOP, PHONE, check_with_axe, talk
 from bytes_model import write_checkpoint
 
 from zse.format import convert_model
 from zse.serve.access.rules import PAGES
 
-AXE = files("axe_core_python") / "axe.min.js"
-DESKTOP, PHONE = (1280, 900), (390, 800)
 ADMIN, ALICE = "zse-admin-key-00000000000000000000", "zse-inference-key-000000000000000000"
 PAYLOADS = (
     "<script>window.hacked=1</script>",
@@ -26,65 +22,6 @@ PAYLOADS = (
     "| <img src=x onerror=window.hacked=1> |\n|---|\n| <script>window.hacked=1</script> |",
     "<div hx-get='/api/keys' hx-trigger='load' x-data x-init='window.hacked=1'></div>",
 )
-
-
-@pytest.fixture(scope="module")
-def site(server_class, scripted, tmp_path_factory, chromium):
-    """A server on this machine that asks for no key."""
-    home = tmp_path_factory.mktemp("home")
-    child = server_class([scripted.__file__], ZSE_HOME=str(home), ZSE_TOOLS="string_ops")
-    try:
-        child.wait_for_line("ready")
-        yield child
-    finally:
-        child.close()
-
-
-@pytest.fixture
-def open_tab(chromium):
-    """Open pages; in the end none of them has complained, and none has asked another host."""
-    tabs = []
-
-    def open_tab(url, size=DESKTOP):
-        tabs.append((chromium.open(url, width=size[0], height=size[1]), urlsplit(url).netloc))
-        return tabs[-1][0]
-
-    yield open_tab
-    for tab, host in tabs:
-        asked = {urlsplit(url).netloc for url in tab.requested if not url.startswith("data:")}
-        problems = tab.problems
-        tab.close()
-        assert asked <= {host}
-        assert problems == []
-
-
-def talk(site, title="talk", system="", *texts):
-    """Begin a conversation with messages of both sides, by turns; returns its page."""
-    root = "/api/chat/conversations"
-    made = site.http.post(root, json={"title": title, "system": system}).json()["id"]
-    parent = None
-    for index, text in enumerate(texts):
-        role = ("user", "assistant")[index % 2]
-        message = {"role": role, "content": text, "parent": parent}
-        parent = site.http.post(f"{root}/{made}/messages", json=message).json()["id"]
-    return f"{site.url}/chat?c={made}"
-
-
-def check_with_axe(tab):
-    """Axe finds nothing; the long list of routes is of elements that the rest of its page has.
-
-    What it finds is looked for once more: a part may have been exchanged while it looked.
-    """
-    tab.ask("Runtime.evaluate", expression=AXE.read_text())
-    for _ in range(2):
-        found = tab.run(
-            "axe.run({exclude: ['.reference']}, {resultTypes: ['violations']}).then(found =>"
-            " JSON.stringify(found.violations.map(v => [v.id, v.nodes.map(node => node.html)])))"
-        )
-        if found == "[]":
-            return
-        time.sleep(1)
-    raise AssertionError(f"{tab.run('location.pathname')}: {found}")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +259,7 @@ def test_a_file_is_added_found_asked_about_and_deleted(site, open_tab, tmp_path)
     tab = open_tab(f"{site.url}/documents")
     tab.choose_files("#upload [type=file]", file)
     tab.click("#upload button")
-    tab.wait_for("Kept: 1, in 1 chunks")
+    tab.wait_for("Kept: 1, in 1 chunk")
     tab.click("[name=query]")
     tab.type("how many days of holiday?")
     tab.press("Enter")

@@ -28,7 +28,7 @@ def test_what_a_document_says_is_text(site):
         assert "&lt;script&gt;" in page.text
         assert EVIL not in page.text
     assert "Nothing was found" in site("GET", "/ui/documents/search?query=owl").text
-    assert "There is none" not in site("GET", "/documents").text
+    assert "None yet" not in site("GET", "/documents").text
 
 
 def test_a_document_is_deleted_by_a_button_of_the_page_alone(site):
@@ -38,6 +38,6 @@ def test_a_document_is_deleted_by_a_button_of_the_page_alone(site):
     assert site("POST", "/ui/documents/delete", data=form).status_code == 403
     headers = {"x-csrf-token": csrf, "sec-fetch-site": "same-origin"}
     left = site("POST", "/ui/documents/delete", data=form, headers=headers)
-    assert "There is none" in left.text
+    assert "None yet" in left.text
     again = site("POST", "/ui/documents/delete", data=form, headers=headers)
     assert 'role="alert"' in again.text

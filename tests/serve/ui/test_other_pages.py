@@ -22,7 +22,7 @@ def send(call):
 def test_a_model_is_unloaded_by_a_button(send, state):
     page = send("/ui/models/unload", model="scripted")
     assert page.status_code == 200
-    assert "None." in page.text
+    assert "None: load one below." in page.text
     assert state.model is None
 
 

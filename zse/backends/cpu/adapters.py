@@ -13,7 +13,7 @@ from zse.kernels.native import codes, structs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.adapters import AdapterWeights, LowRank, PlainMatrix
+    from zse.backends.adapters import AdaptedMatrix, AdapterWeights, LowRank, PlainMatrix
     from zse.kernels.native.library import Library
 
 
@@ -22,27 +22,34 @@ class NativeAdapter:
 
     Args:
         adapter: What it adds.
-        matrices: Names of the matrices that it may add to, in the order of their numbers.
+        matrices: That it may add to, in the order of their numbers: a stack has one for each of
+            its matrices.
         library: The kernels.
 
     Raises:
         LoRAError: A number in it is not finite.
     """
 
-    def __init__(self, adapter: AdapterWeights, matrices: Sequence[str], library: Library) -> None:
+    def __init__(
+        self, adapter: AdapterWeights, matrices: Sequence[AdaptedMatrix], library: Library
+    ) -> None:
         self._name = adapter.name
         self._library = library
         self._kept: list[object] = []
         """What the addresses point into."""
-        table = (structs.Adaptation * len(matrices))()
-        for place, matrix in enumerate(matrices):
-            parts = adapter.parts.get(matrix, ())
+        each = [
+            parts
+            for matrix in matrices
+            for parts in matrix.by_member(adapter.parts.get(matrix.name, ()))
+        ]
+        table = (structs.Adaptation * len(each))()
+        for place, parts in enumerate(each):
             native = (structs.LowRank * len(parts))(*map(self._part, parts))
             self._kept.append(native)
             table[place] = structs.Adaptation(parts=native, num_parts=len(parts))
         self._table = table
         self.address = address_of(memoryview(table))
-        """Of an array of ``struct zse_adaptation``, one a matrix."""
+        """Of an array of ``struct zse_adaptation``, one a number."""
 
     def _part(self, part: LowRank) -> structs.LowRank:
         down, up = self._floats(part.down), self._floats(part.up)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import pointer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zse.backends.cpu.described import activation_of, experts_of
 from zse.kernels.native.codes import Kind, Register, RowSet
@@ -96,6 +96,7 @@ class MixtureRecorder:
     ) -> None:
         recording, up, down = self._recording, weights.up, weights.down
         group, chosen = recording.quantized(inputs, up), Register.CHOSEN
+        of_chosen: dict[str, Any] = {"row_set": RowSet.CHOSEN, "experts": rules}
         recording.record(
             Kind.GATHER, chosen, input=inputs, quantizes=group, width=up.columns, experts=rules
         )
@@ -107,10 +108,11 @@ class MixtureRecorder:
             quantizes=group,
             experts=rules,
         )
+        recording.adapt(inputs, up, joined, **of_chosen)
         hidden = recording.activate(
             joined,
             Register.CHOSEN_HIDDEN,
-            {**activation_of(experts.expert), "row_set": RowSet.CHOSEN, "experts": rules},
+            {**activation_of(experts.expert), **of_chosen},
             width=up.rows // experts.num_experts,
             reader=down,
         )
@@ -122,6 +124,7 @@ class MixtureRecorder:
             quantizes=recording.group_of(down),
             experts=rules,
         )
+        recording.adapt(hidden, down, chosen, **of_chosen)
 
     def _add_shared(self, inputs: Register, weights: ExpertWeights, experts: ExpertsSpec) -> None:
         """Record the expert of every token, added to the others, times its gate if it has one."""

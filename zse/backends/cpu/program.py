@@ -12,7 +12,7 @@ from ctypes import POINTER, addressof, pointer, sizeof
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zse.backends.adapters import adapted_linears, most_parts
+from zse.backends.adapters import adapted_matrices
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
 from zse.backends.cpu.described import (
     ROTARY_REGISTERS,
@@ -97,13 +97,9 @@ class Recorder(MixtureRecorder):
         kv_dtype: str = "auto",
     ) -> None:
         super().__init__(Recording(exact=exact, is_part=spec.head.rows is not None), spec)
-        linears = list(adapted_linears(spec))
-        self._adapted = [linear.weight.name for linear in linears]
-        """Matrices that adapters may add to; an adapter knows them by their places here."""
-        self._low_rank = LowRankProducts(
-            {id(weights.linear(linear)): place for place, linear in enumerate(linears)},
-            most_parts(spec) * max_rank,
-        )
+        self._adapted = adapted_matrices(spec)
+        """What adapters may add to."""
+        self._low_rank = LowRankProducts.of(self._adapted, weights, max_rank)
         self._weights = weights
         self._vocab_size = spec.vocab_size
         self.ends = self._bind_ends(spec)

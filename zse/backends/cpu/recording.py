@@ -6,12 +6,17 @@ A handle that a model's program passes on is the register that a result is in.
 from __future__ import annotations
 
 from ctypes import pointer
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zse.kernels.native import codes, structs
 from zse.kernels.native.codes import ACTIVATION_GROUP, Kind, Register, RowSet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zse.backends.adapters import AdaptedMatrix
+    from zse.backends.cpu.weights import Weights
     from zse.models.spec import HeadRows
 
 _PLAIN = frozenset({codes.Scheme.FP32, codes.Scheme.FP16, codes.Scheme.BF16})
@@ -25,9 +30,24 @@ class LowRankProducts(NamedTuple):
     """Which matrices adapters may add to."""
 
     numbers: dict[int, int]
-    """Their numbers, by the identities of their structures, which live as long as the model."""
+    """Their numbers, by the identities of their structures, which live as long as the model; of a
+    stack that of its first matrix."""
     columns: int
-    """Of a row of ``Register.LOW_RANK``."""
+    """Of a row of ``Register.LOW_RANK``; rows of chosen experts have one each."""
+
+    @classmethod
+    def of(
+        cls, matrices: Sequence[AdaptedMatrix], weights: Weights, max_rank: int
+    ) -> LowRankProducts:
+        """Number a model's matrices; adapters are of ``max_rank`` at most."""
+        firsts = accumulate((matrix.members for matrix in matrices), initial=0)
+        return cls(
+            {
+                id(weights.linear(matrix.linear)): first
+                for matrix, first in zip(matrices, firsts, strict=False)
+            },
+            max(len(matrix.part_rows) for matrix in matrices) * max_rank,
+        )
 
 
 class Recording:
@@ -149,22 +169,30 @@ class Recording:
         """Record the product of a matrix, and before it what it lacks."""
         group = self.quantized(inputs, matrix)
         self.record(kind, output, input=inputs, matrix=pointer(matrix), quantizes=group, **fields)
-        if (
-            self.low_rank is not None
-            and (number := self.low_rank.numbers.get(id(matrix))) is not None
-        ):
-            self._adapt(inputs, matrix, output, number, fields.get("scale", 1.0))
+        self.adapt(inputs, matrix, output, scale=fields.get("scale", 1.0))
         return output
 
-    def _adapt(
-        self, inputs: Register, matrix: structs.Matrix, output: Register, number: int, scale: float
+    def adapt(
+        self,
+        inputs: Register,
+        matrix: structs.Matrix,
+        output: Register,
+        *,
+        scale: float = 1.0,
+        **chosen: Any,
     ) -> None:
-        """Record what the adapters of rows add to a product."""
-        assert self.low_rank is not None
+        """Record what the adapters of rows add to a product, if any add to its matrix.
+
+        ``chosen`` says of a stack which of its matrices rows go through.
+        """
+        low_rank = self.low_rank
+        if low_rank is None or (number := low_rank.numbers.get(id(matrix))) is None:
+            return
         each: dict[str, Any] = {
             "matrix": pointer(matrix),
             "layer": number,
-            "width": self.low_rank.columns,
+            "width": low_rank.columns,
+            **chosen,
         }
         self.record(Kind.ADAPT_DOWN, Register.LOW_RANK, input=inputs, **each)
         self.record(Kind.ADAPT_UP, output, input=Register.LOW_RANK, scale=scale, **each)

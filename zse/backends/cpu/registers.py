@@ -40,8 +40,9 @@ class Registers:
 
     def __init__(self, spec: ModelSpec, *, low_rank_columns: int) -> None:
         self._widths = _register_widths(spec)
-        self._widths[Register.LOW_RANK] = low_rank_columns
-        self._quantized = (1, quantized_columns(spec)), (chosen_rows(spec), chosen_columns(spec))
+        chosen = chosen_rows(spec)
+        self._widths[Register.LOW_RANK] = low_rank_columns * max(1, chosen)
+        self._quantized = (1, quantized_columns(spec)), (chosen, chosen_columns(spec))
         """Of the step's rows and of those of chosen experts: how many a row has, their columns."""
         self._hidden = spec.hidden_size
         self._rows = self._wanted = 0

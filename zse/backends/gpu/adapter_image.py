@@ -5,14 +5,14 @@ Records name places from the start of all adapters' memory, so an image is made 
 
 from __future__ import annotations
 
-import itertools
 import struct
 import time
 from array import array
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from zse.backends.adapters import adapted_linears
+from zse.backends.adapters import AdaptedMatrix, adapted_linears
 from zse.backends.gpu.weights import widened
 from zse.errors import LoRAError
 from zse.format.schemes import Scheme
@@ -21,7 +21,7 @@ from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from zse.backends.adapters import AdapterWeights, LowRank, PlainMatrix
     from zse.models.spec import ModelSpec
@@ -34,47 +34,75 @@ _SLICE_BYTES = 1 << 16
 
 @record
 class MatrixParts:
-    """A matrix as adapters see it: parts that are adapted one by one."""
+    """A matrix, or a stack of them, as adapters see it: parts that are adapted one by one."""
 
-    name: str
+    matrix: AdaptedMatrix
     first_record: int
-    columns: int
-    """That it reads."""
-    part_rows: tuple[int, ...]
+    shared: AdaptedMatrix | None = None
+    """Of a stack: the matrix of the expert of every token, which a mixture may have as one more."""
+    slots: int = 0
+    """Of a stack: matrices that a row goes through, at most; 0: it is one matrix."""
+
+    @property
+    def name(self) -> str:
+        return self.matrix.name
+
+    @property
+    def columns(self) -> int:
+        """That it reads."""
+        return self.matrix.linear.weight.shape[1]
+
+    @property
+    def part_rows(self) -> tuple[int, ...]:
+        return self.matrix.part_rows
+
+    @property
+    def num_records(self) -> int:
+        return (self.matrix.members + (self.shared is not None)) * len(self.part_rows)
 
 
 def matrices_of(spec: ModelSpec) -> list[MatrixParts]:
     """Return the matrices that adapters add to, in the order of their records."""
     found: list[MatrixParts] = []
     first_record = 0
-    for linear in adapted_linears(spec):
-        weight = linear.weight
-        rows = tuple(source.rows for source in weight.pieces())
-        found.append(
-            MatrixParts(
-                name=weight.name,
-                first_record=first_record,
-                columns=weight.shape[1],
-                part_rows=rows,
-            )
-        )
-        first_record += len(rows)
+    for matrix, shared, slots in _in_order(spec):
+        one = MatrixParts(matrix=matrix, first_record=first_record, shared=shared, slots=slots)
+        found.append(one)
+        first_record += one.num_records
     return found
 
 
-def image_bytes(parts: Sequence[MatrixParts], ranks: Iterator[int]) -> int:
-    """Return the bytes of an adapter with a rank for each record; 0 where it adds nothing."""
-    end = sum(len(matrix.part_rows) for matrix in parts) * _RECORD_BYTES
-    for matrix in parts:
-        for rows in matrix.part_rows:
-            end += align_up(next(ranks), PIECE) * 2 * (matrix.columns + rows)
-    return align_up(end, PLACE_BYTES)
+def _in_order(spec: ModelSpec) -> Iterator[tuple[AdaptedMatrix, AdaptedMatrix | None, int]]:
+    for linear in adapted_linears(spec):
+        yield AdaptedMatrix(linear=linear), None, 0
+    for layer in spec.layers:
+        if (experts := layer.experts) is None:
+            continue
+        own, expert = experts.shared, experts.expert
+        slots = experts.experts_per_token + (own is not None)
+        for stack, other in (
+            (expert.up, own and own.up),
+            (expert.down, own and own.down),
+        ):
+            matrix = AdaptedMatrix(linear=stack, members=experts.num_experts)
+            shared = AdaptedMatrix(linear=other) if other else None
+            is_alike = shared is not None and shared.part_rows == matrix.part_rows
+            yield matrix, shared if is_alike else None, slots
+            if shared is not None:
+                yield shared, None, 0
 
 
 def largest_image_bytes(spec: ModelSpec, rank: int) -> int:
-    """Return the bytes of an adapter of all matrices of a model, each part of the same rank."""
-    parts = matrices_of(spec)
-    return image_bytes(parts, itertools.repeat(rank))
+    """Return the bytes of an adapter of all matrices but experts', each part of the same rank.
+
+    Of experts there are many: memory for adapters of theirs is asked for.
+    """
+    matrices = matrices_of(spec)
+    end = sum(matrix.num_records for matrix in matrices) * _RECORD_BYTES
+    for one in matrices:
+        if not one.slots:
+            end += sum(2 * align_up(rank, PIECE) * (one.columns + rows) for rows in one.part_rows)
+    return align_up(end, PLACE_BYTES)
 
 
 def parts_by_record(
@@ -82,13 +110,40 @@ def parts_by_record(
 ) -> list[LowRank | None]:
     """Return what an adapter has for each record."""
     found: list[LowRank | None] = []
-    for matrix in matrices:
-        own = {part.first_row: part for part in adapter.parts.get(matrix.name, ())}
-        first_row = 0
-        for rows in matrix.part_rows:
-            found.append(own.get(first_row))
-            first_row += rows
+    for one in matrices:
+        members = one.matrix.by_member(adapter.parts.get(one.name, ()))
+        if one.shared is not None:
+            members.append(adapter.parts.get(one.shared.name, ()))
+        for own in members:
+            first_row = 0
+            for rows in one.part_rows:
+                found.append(_of_rows(own, first_row, rows))
+                first_row += rows
     return found
+
+
+def _of_rows(parts: Sequence[LowRank], first_row: int, rows: int) -> LowRank | None:
+    """Return what is added to some rows: a part of its own, or some rows of a longer one."""
+    for part in parts:
+        skipped = first_row - part.first_row
+        if skipped == 0 and part.up.rows == rows:
+            return part
+        if 0 <= skipped < part.up.rows:
+            row_bytes = len(part.up.data) // part.up.rows
+            data = part.up.data[skipped * row_bytes : (skipped + rows) * row_bytes]
+            return replace(part, first_row=first_row, up=replace(part.up, data=data, rows=rows))
+    return None
+
+
+def image_bytes(parts: Sequence[LowRank | None]) -> int:
+    """Return the bytes of an adapter with these parts for its records."""
+    kept = {
+        id(matrix): 2 * align_up(part.rank, PIECE) * length
+        for part in parts
+        if part is not None
+        for matrix, length in ((part.down, part.down.columns), (part.up, part.up.rows))
+    }
+    return align_up(len(parts) * _RECORD_BYTES + sum(kept.values()), PLACE_BYTES)
 
 
 def image_at(place: int, parts: Sequence[LowRank | None], name: str) -> array[int]:
@@ -98,26 +153,25 @@ def image_at(place: int, parts: Sequence[LowRank | None], name: str) -> array[in
         LoRAError: A number in it is not finite, or becomes so in bfloat16.
     """
     start = place * PLACE_BYTES // _PIECE_BYTES
-    matrices: list[bytes] = []
-    records = bytearray()
-    end = len(parts) * _RECORD_BYTES
-    for part in parts:
+    image = array("B", bytes(len(parts) * _RECORD_BYTES))
+    places: dict[int, int] = {}
+    """Of matrices that are there, in pieces: several records may have one."""
+
+    def placed(matrix: PlainMatrix, form: Callable[[], bytes]) -> int:
+        if id(matrix) not in places:
+            places[id(matrix)] = start + len(image) // _PIECE_BYTES
+            image.frombytes(form())
+        return places[id(matrix)]
+
+    for number, part in enumerate(parts):
         if part is None:
-            records += bytes(_RECORD_BYTES)
             continue
-        rank = align_up(part.rank, PIECE)
-        down = _padded_rows(_checked(part.down, name), part.down, rank)
-        up = _padded_columns(_checked(part.up, name), part.up, rank)
-        ups = end + len(down)
+        down, up, rank = part.down, part.up, align_up(part.rank, PIECE)
+        downs = placed(down, partial(_padded_rows, down, rank, name))
+        ups = placed(up, partial(_padded_columns, up, rank, name))
         scale = struct.unpack("<i", struct.pack("<f", part.scale))[0]
-        places = (start + offset // _PIECE_BYTES for offset in (end, ups))
-        records += struct.pack("<4q", *places, rank // PIECE, scale)
-        matrices += (down, up)
-        end = ups + len(up)
-    image = array("B", records)
-    for matrix in matrices:
-        image.frombytes(matrix)
-    image.frombytes(bytes(-end % PLACE_BYTES))
+        struct.pack_into("<4q", image, number * _RECORD_BYTES, downs, ups, rank // PIECE, scale)
+    image.frombytes(bytes(-len(image) % PLACE_BYTES))
     return image
 
 
@@ -169,11 +223,12 @@ def _repeated(pattern: bytes, length: int) -> int:
     return int.from_bytes(pattern * (length // len(pattern)), "little")
 
 
-def _padded_rows(data: bytes, matrix: PlainMatrix, rows: int) -> bytes:
-    return data + bytes((rows - matrix.rows) * matrix.columns * 2)
+def _padded_rows(matrix: PlainMatrix, rows: int, name: str) -> bytes:
+    return _checked(matrix, name) + bytes((rows - matrix.rows) * matrix.columns * 2)
 
 
-def _padded_columns(data: bytes, matrix: PlainMatrix, columns: int) -> bytes:
+def _padded_columns(matrix: PlainMatrix, columns: int, name: str) -> bytes:
+    data = _checked(matrix, name)
     if matrix.columns == columns:
         return data
     own, padding = 2 * matrix.columns, bytes(2 * (columns - matrix.columns))

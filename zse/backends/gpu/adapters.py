@@ -27,6 +27,7 @@ from zse.kernels.low_rank.launch import (
     shrink,
     workspace_bytes,
 )
+from zse.kernels.low_rank.launch_pairs import add_to_pairs, pairs_workspace_bytes
 from zse.kernels.low_rank.variants import PLACE_BYTES, RANKS
 from zse.units import GIB, align_up
 
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from zse.backends.adapters import AdapterWeights
+    from zse.backends.gpu.adapter_image import MatrixParts
     from zse.backends.gpu.forward import Step
     from zse.backends.gpu.inputs import InputShape
     from zse.backends.types import SequenceChunk
     from zse.device.gpu import Gpu, Stream
     from zse.kernels.layout import Activation, Partials, Plain
+    from zse.kernels.route.launch import Choice
     from zse.models.spec import ModelSpec
     from zse.options import LoRAOptions
 
@@ -102,8 +105,7 @@ class AdapterPool:
             LoRAError: A number in it is not finite, or there is no room for it.
         """
         parts = parts_by_record(adapter, self._matrices)
-        ranks = (0 if part is None else part.rank for part in parts)
-        needed = image_bytes(self._matrices, ranks) // PLACE_BYTES
+        needed = image_bytes(parts) // PLACE_BYTES
         place = self._ranges.take(needed)
         if place is None:
             raise LoRAError(
@@ -144,6 +146,28 @@ class AdapterPool:
         if (matrix := self._by_name.get(name)) is not None:
             adapted, scratch = _adapted_rows(step), step.scratch.low_rank
             expand(step.launcher, matrix, adapted, inputs.columns, outputs, scratch)
+
+    def add_to_pairs(
+        self,
+        step: Step,
+        name: str,
+        choice: Choice,
+        inputs: Activation,
+        outputs: Partials | Plain,
+        *,
+        is_down: bool,
+    ) -> None:
+        """Add what the rows' adapters make of the inputs of experts to their products."""
+        add_to_pairs(
+            step.launcher,
+            self._by_name[name],
+            _adapted_rows(step),
+            choice,
+            inputs,
+            outputs,
+            step.scratch.low_rank,
+            is_down=is_down,
+        )
 
 
 class Ranges:
@@ -202,16 +226,15 @@ def _adapted_rows(step: Step) -> AdaptedRows:
 def low_rank_bytes(spec: ModelSpec, options: LoRAOptions, shape: InputShape) -> int:
     """Return what the kernels hand on to each other in a step."""
     most_rank = align_up(options.max_rank, RANKS)
-    return max(
-        workspace_bytes(
-            matrix.columns,
-            len(matrix.part_rows),
-            most_rank,
-            tiles=shape.adapter_tiles,
-            tile_rows=shape.adapter_tile_rows,
-        )
-        for matrix in matrices_of(spec)
-    )
+    tiled = {"tiles": shape.adapter_tiles, "tile_rows": shape.adapter_tile_rows}
+
+    def needed(one: MatrixParts) -> int:
+        parts = len(one.part_rows)
+        if one.slots:
+            return pairs_workspace_bytes(parts, most_rank, one.slots, **tiled)
+        return workspace_bytes(one.columns, parts, most_rank, **tiled)
+
+    return max(map(needed, matrices_of(spec)))
 
 
 def _gib(places: int) -> str:

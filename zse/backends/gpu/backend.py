@@ -7,22 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.graphs import (
-    ENTRY_ROOMS,
-    MAX_BUCKET,
-    CapturedStep,
-    GraphKey,
-    bucket_of,
-    room_for,
-    tile_room,
-)
+from zse.backends.gpu.captured import CapturedSteps
 from zse.backends.gpu.kinds import text_operations_of
 from zse.backends.gpu.masked import MaskedStep
-from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.pooled_blocks import PooledBlocks
 from zse.backends.gpu.retained import Retained
-from zse.backends.gpu.step import StepPlan, plan_step, shape_of, without_choice
-from zse.backends.gpu.step_maker import GREEDY, StepMaker
+from zse.backends.gpu.starting import StartingBackend
+from zse.backends.gpu.step import StepPlan, plan_step, without_choice
+from zse.backends.gpu.step_maker import StepMaker
 from zse.backends.gpu.step_timer import StepTimer
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
@@ -32,11 +24,10 @@ from zse.errors import DeviceError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
-    from zse.backends.gpu.arriving import RestOfStart
     from zse.backends.gpu.flow import PassedStep, StreamFlow
     from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.host_flow import HostFlow
@@ -53,7 +44,7 @@ if TYPE_CHECKING:
     from zse.stream.weights import StreamFacts
 
 
-class GPUBackend(PooledBlocks, GPUOperations):
+class GPUBackend(PooledBlocks, StartingBackend):
     """See ``zse.backends.operations.Backend``. ``launcher`` puts kernels into ``stream``."""
 
     def __init__(
@@ -83,15 +74,9 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._flow = model.flow
         self._ends_here = model.spec.place.is_last
         self._texts = text_operations_of(model)
-        self._graphs: dict[GraphKey, CapturedStep] = {}
+        self._graphs = CapturedSteps(stream, launcher, model, self._maker, self._receive)
         self._retained: Retained | None = None
         self._timer: StepTimer | None = None
-        self.rest_of_start: RestOfStart | None = None
-        """What is left of it; None where nothing is."""
-        self._is_first = True
-        """Whether no decode step was asked for yet."""
-        self._is_asked = False
-        """Whether any step was."""
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows
         super().__init__(model, self._result_ring.arrays)
@@ -147,13 +132,13 @@ class GPUBackend(PooledBlocks, GPUOperations):
         """Give back memory that steps can do without; whether there was some."""
         self._stream.synchronize()
         if self._model.give_up_turned():
-            self._drop_graphs()
+            self._graphs.forget()
             return True
         return self._passes.give_up(self._moved)
 
     def _compute(self, plan: StepPlan, forward: Forward) -> PendingStep:
-        if self._is_captured(plan) and self._is_due():
-            captured = self._replay(plan, forward)
+        if self._graphs.repeats(plan):
+            captured = self._graphs.repeat(plan, partial(forward, self), self.choose)
             if not self._ends_here:
                 return self._pass_on(captured.residual, plan)
             if (choice := captured.choice) is None:
@@ -187,25 +172,6 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._flow.send(step.scratch.residual, step.shape.rows)
         self._flow.passed(0).wait()
 
-    @property
-    def begins_with_capture(self) -> bool:
-        """Whether steps must be captured before the first one: by all ranks, or with streams."""
-        return self._model.collectives is not None or not self._passes.looks_ahead
-
-    def _is_due(self) -> bool:
-        """Whether steps are captured by now: where none is, the first one is launched as it is.
-
-        It stands in the stream behind the first prompt, whose token would wait for the capture.
-        """
-        is_first, self._is_first = self._is_first, False
-        return bool(self._graphs) or not is_first or self.begins_with_capture
-
-    def _is_captured(self, plan: StepPlan) -> bool:
-        """Whether a step is one of those that are repeated from a graph."""
-        fits = plan.single_rows <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
-        all_sampled = plan.kind != "prefill" and len(plan.sampled) == plan.single_rows
-        return fits and all_sampled and not plan.wants_hidden
-
     def _choose(
         self,
         plan: StepPlan,
@@ -231,43 +197,6 @@ class GPUBackend(PooledBlocks, GPUOperations):
         plain = step.scratch.plain(step.shape.wanted, self._model.spec.hidden_size)
         return DeviceRows(address=plain.values, rows=plain.rows, columns=plain.columns)
 
-    def warm(self, forward: Forward) -> None:
-        """Capture the step of a single greedy sequence, so that the first answer finds it.
-
-        The weights need not be there yet.
-        """
-        self._gpu.make_current()
-        self._graph(GREEDY, forward)
-        self._stream.synchronize()
-
-    def prepare_more(self) -> bool:
-        """Prepare a little of a first request, unless one has come; whether there was anything."""
-        rest = self.rest_of_start
-        return rest is not None and not self._is_asked and rest.prepare()
-
-    def settle(self) -> None:
-        """Wait until all weights are there: passes until then wait for what they need.
-
-        Raises:
-            FormatError, StoreError, DeviceError: What kept them from it.
-        """
-        if self.rest_of_start is not None:
-            self.rest_of_start.settle(self._passes)
-            self.rest_of_start = None
-
-    def stop_settling(self) -> None:
-        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
-        if self._passes.is_arriving:
-            self._passes.close()
-
-    def prepare_prompt(self, forward: Forward, rows: int) -> Iterator[None]:
-        """Load the kernels that a first prompt of about so many tokens goes through, one by one.
-
-        All is done by the thread that begins.
-        """
-        self._gpu.make_current()
-        yield from self._maker.rehearse_prompt(rows, partial(forward, self), self.choose)
-
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         """Send the inputs of one pass, whose operations are then launched one by one."""
         self._gpu.make_current()
@@ -284,38 +213,11 @@ class GPUBackend(PooledBlocks, GPUOperations):
             assert self._model.adapters is not None
             self._model.adapters.send(plan.batch.chunks, self._stream)
 
-    def _replay(self, plan: StepPlan, forward: Forward) -> CapturedStep:
-        bucket = bucket_of(plan.single_rows)
-        room = room_for(len(plan.entries.rows))
-        tiles = tile_room(plan.adapter_tiles, bucket)
-        key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles)
-        captured = self._graph(key, forward)
-        if captured.is_turned:  # perhaps of a model that has come since
-            self._model.prepare_turned(self._launcher)
-        self._passes.before_head()
-        shape = shape_of(plan, self._limits, bucket=bucket, entry_room=room, adapter_room=tiles)
-        self._maker.send(plan, shape, captured.inputs.address)
-        self._receive(captured.residual, plan)
-        captured.graph.launch(self._stream)
-        return captured
-
-    def _graph(self, key: GraphKey, forward: Forward) -> CapturedStep:
-        if key not in self._graphs:
-            self._graphs[key] = self._maker.capture(key, partial(forward, self), self.choose)
-        return self._graphs[key]
-
     def _moved(self, placement: Placement, block: Block) -> None:
         """Forget what holds addresses of weights, which lie elsewhere now."""
         self._stream.synchronize()
         self._model.move(placement, block)
-        self._drop_graphs()
-
-    def _drop_graphs(self) -> None:
-        """Forget the steps that were captured: memory that they read is no longer theirs."""
-        self._maker.patterns.forget()
-        for captured in self._graphs.values():
-            captured.free()
-        self._graphs.clear()
+        self._graphs.forget()
 
     def shrink(self, num_blocks: int, *, least_blocks: int) -> None:
         """Have so many blocks of the KV pool from now on, or fewer; what they hold is lost.
@@ -325,7 +227,7 @@ class GPUBackend(PooledBlocks, GPUOperations):
         """
         self._gpu.make_current()
         self._stream.synchronize()
-        self._drop_graphs()  # which have addresses of the pool
+        self._graphs.forget()  # which have addresses of the pool
         pool = self._smaller_pool(num_blocks, least_blocks)
         sequences = replace(self._memory.sequences, cache=pool)
         self._memory = replace(self._memory, sequences=sequences)
@@ -455,7 +357,6 @@ class GPUBackend(PooledBlocks, GPUOperations):
         self._model.weights.widen_vectors(self._stream)
         self._model.row_maxima.forget()
         self._model.kept_weights.forget()
-        self._maker.patterns.forget()
         self._memory.sequences.cache.clear_unseen(self._stream)
 
     def close(self) -> None:

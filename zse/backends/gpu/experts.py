@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.backends.handles import ExpertWeights
     from zse.kernels.layout import Activation
-    from zse.models.layer_spec import ExpertsSpec, MLPSpec
+    from zse.kernels.route.launch import Choice
+    from zse.models.layer_spec import ExpertsSpec, LinearSpec, MLPSpec
 
 
 class ExpertOperations(Products):
@@ -154,12 +155,12 @@ class ExpertOperations(Products):
         plans, rows = self._plans, step.shape.rows
         area = plans.area(mixture, rows)
         choice = area.choice(step.scratch.experts)
-        added, bias, scale, _ = residual.take_pending()
+        pending, bias, scale, _ = residual.take_pending()
         inputs = self._expert_inputs(step, mixture, rows, mixture.up.columns)
         norm_route(
             step.launcher,
             residual.address,
-            Pending(added=added, bias=bias, scale=scale),
+            Pending(added=pending, bias=bias, scale=scale),
             norm.weight,
             norm.epsilon,
             router,
@@ -175,16 +176,31 @@ class ExpertOperations(Products):
         plan = plans.pair_plan(mixture.up, choice.pairs)
         sums = step.scratch.sums
         joined = pair_products(step.launcher, mixture.up, inputs, choice, sums, plan, is_down=False)
+        self._adapt(step, mlp.up, choice, inputs, joined)
         hidden = self._expert_inputs(step, mixture, choice.pairs, mixture.width)
         self._activate(step, joined, hidden, mlp)
         plan = plans.pair_plan(mixture.down, choice.pairs, max_splits=1)
         if mixture.beside is not None:
             sums = self._behind_dense(step)
-        return Added(
-            sums=pair_products(
-                step.launcher, mixture.down, hidden, choice, sums, plan, is_down=True
-            )
-        )
+        added = pair_products(step.launcher, mixture.down, hidden, choice, sums, plan, is_down=True)
+        self._adapt(step, mlp.down, choice, hidden, added, is_down=True)
+        return Added(sums=added)
+
+    def _adapt(
+        self,
+        step: Step,
+        stack: LinearSpec,
+        choice: Choice,
+        inputs: Activation,
+        outputs: Partials | Plain,
+        *,
+        is_down: bool = False,
+    ) -> None:
+        """Add to products of experts what the adapters of their rows have for them."""
+        if step.shape.adapter_tiles:
+            assert self._model.adapters is not None
+            name = stack.weight.name
+            self._model.adapters.add_to_pairs(step, name, choice, inputs, outputs, is_down=is_down)
 
     def _expert_inputs(self, step: Step, mixture: Mixture, rows: int, columns: int) -> Activation:
         """Return where activations go in the form that the kernels of a few rows read."""
@@ -223,11 +239,13 @@ class ExpertOperations(Products):
         joined = grouped_products(
             step.launcher, mixture.up, inputs, choice, grouping, sums, is_down=False, tile=tile
         )
+        self._adapt(step, experts.expert.up, choice, inputs, joined)
         hidden = step.scratch.plain(choice.pairs, mixture.width)
         self._activate(step, joined, hidden, experts.expert)
         pairs = grouped_products(
             step.launcher, mixture.down, hidden, choice, grouping, sums, is_down=True, tile=tile
         )
+        self._adapt(step, experts.expert.down, choice, hidden, pairs, is_down=True)
         added = start + area.sums if mixture.beside is None else self._behind_dense(step)
         return Added(pairs=pairs, choice=choice, shared=shared, sums_address=added)
 
@@ -241,19 +259,22 @@ class ExpertOperations(Products):
         area: MixtureArea,
     ) -> Partials:
         """Leave the summands of a shared expert of another form than the others."""
+        assert weights.shared_up is not None
+        assert weights.shared_down is not None
         joined: Plain | Partials
+        self._begin_adapting(step, weights.shared_up, inputs)
         if self._model.plans.widens(inputs.rows):
             joined = Plain(rows=inputs.rows, columns=matrices.up.rows, values=step.scratch.sums)
             self._multiply_many(step, matrices.up, inputs, joined.values, "bf16")
         else:
             joined = self._multiply(step, matrices.up, inputs)
+        self._end_adapting(step, weights.shared_up, inputs, joined)
         start = step.scratch.experts
         hidden = Plain(
             rows=inputs.rows, columns=matrices.down.columns, values=start + area.shared_hidden
         )
-        assert weights.shared_up is not None
         self._activate(step, joined, hidden, mlp, weights.shared_up.bias)
-        return self._multiply(step, matrices.down, hidden, start + area.shared_sums)
+        return self._product(step, weights.shared_down, hidden, start + area.shared_sums)
 
     def _activate(
         self,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.backends.adapters import adapted_matrices
 from zse.backends.cpu.threads import choose_threads
 from zse.backends.kv_dtypes import named
 from zse.backends.kv_groups import groups_of
@@ -161,7 +162,7 @@ class TorchBackend(TorchOperations):
         cache.states.layers.clear()
 
     def bind_adapter(self, adapter: AdapterWeights) -> BoundAdapter:
-        return BoundAdapter(adapter)
+        return BoundAdapter(adapter, adapted_matrices(self._spec))
 
     @property
     def kv_images(self) -> KVImages:

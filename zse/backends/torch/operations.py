@@ -16,7 +16,7 @@ from zse.backends.key_factors import key_factors
 from zse.backends.kv_dtypes import dtypes_of, is_narrow
 from zse.backends.operations import is_attention, kept_by, refuse
 from zse.backends.torch.activation import activate_rows, activated
-from zse.backends.torch.adapters import add_adapters
+from zse.backends.torch.adapters import adapted_product
 from zse.backends.torch.attention import attend
 from zse.backends.torch.delta import mix_chunks
 from zse.backends.torch.experts import add_experts
@@ -130,7 +130,7 @@ class TorchOperations:
     def norm_linear(
         self, step: Step, residual: torch.Tensor, norm: BoundNorm | None, linear: BoundLinear
     ) -> torch.Tensor:
-        return _product(step, linear, _normed(residual, norm))
+        return adapted_product(step, linear, _normed(residual, norm))
 
     def rope_store(
         self,
@@ -191,7 +191,7 @@ class TorchOperations:
         parts = weights.delta
         assert parts is not None
         inputs = _normed(residual, weights.mixer_norm)
-        projected = _product(step, parts.inputs, inputs)
+        projected = adapted_product(step, parts.inputs, inputs)
         gates = parts.gates.multiply(inputs, step.single_rows)
         states = step.states.layers[layer]
         return mix_chunks(projected, gates, parts, DeltaShape.of(delta), states, step.chunks)
@@ -206,7 +206,7 @@ class TorchOperations:
         post_norm: BoundNorm | None,
     ) -> torch.Tensor:
         """Return residual + scale * post_norm(inputs @ linear^T + bias), in ``residual``."""
-        added = _product(step, linear, inputs)
+        added = adapted_product(step, linear, inputs)
         if post_norm is not None:
             added = post_norm(added)
         return residual.add_(added if scale == 1.0 else added.mul_(scale))
@@ -219,18 +219,18 @@ class TorchOperations:
         linear: BoundLinear,
         mlp: MLPSpec,
     ) -> torch.Tensor:
-        joined = _product(step, linear, _normed(residual, norm))
+        joined = adapted_product(step, linear, _normed(residual, norm))
         return activate_rows(joined, mlp, step.single_rows)
 
     def experts(
         self, step: Step, residual: torch.Tensor, weights: ExpertWeights, experts: ExpertsSpec
     ) -> torch.Tensor:
-        return add_experts(residual, weights, experts, step.single_rows)
+        return add_experts(step, residual, weights, experts)
 
     def dense(
         self, step: Step, inputs: torch.Tensor, linear: BoundLinear, post_norm: BoundNorm | None
     ) -> torch.Tensor:
-        return _normed(_product(step, linear, inputs), post_norm)
+        return _normed(adapted_product(step, linear, inputs), post_norm)
 
     def add(
         self,
@@ -309,14 +309,6 @@ def heads_of(spec: ModelSpec, layer: int) -> AttentionSpec:
     mixer = spec.layers[layer].mixer
     assert is_attention(mixer)
     return mixer
-
-
-def _product(step: Step, linear: BoundLinear, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the product of a matrix that adapters may add to."""
-    outputs = linear.multiply(inputs, step.single_rows)
-    if step.adapts:
-        add_adapters(step, linear.name, inputs, outputs)
-    return outputs
 
 
 def _choose(

@@ -118,7 +118,8 @@ class BoundWeights:
     def linear(self, spec: LinearSpec) -> BoundLinear | StackedLinear:
         bias = self._vector(spec.bias)
         if (stacked := self._stacks.get(spec.weight.name)) is not None:
-            return StackedLinear(stacked, None if bias is None else bias.view(len(stacked), -1))
+            biases = None if bias is None else bias.view(len(stacked), -1)
+            return StackedLinear(stacked, biases, spec.weight.name)
         return BoundLinear(self._linears[spec.weight.name], bias, spec.weight.name)
 
     def norm(self, spec: NormSpec) -> BoundNorm:

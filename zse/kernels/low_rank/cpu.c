@@ -11,10 +11,41 @@
 /* Lines of the second matrix that are added up before their sum is stored. */
 #define LINES_AT_ONCE 8
 
-static const struct zse_adaptation *adaptation_of(const struct zse_operation *operation,
-                                                  const struct zse_step *step, int64_t row) {
+/* A row of a product, and what its adapter adds to it. */
+struct adapted {
+    const struct zse_adaptation *adaptation; /* or NULL */
+    int64_t input;                           /* row of the product's input */
+    int64_t output;
+};
+
+/* Products of a row of the step: one, or one with each of its experts. */
+static int64_t products_a_row(const struct zse_operation *operation) {
+    return operation->row_set == ZSE_CHOSEN_ROWS ? operation->experts->experts_per_token : 1;
+}
+
+/* Rows of chosen experts lie at their places; what the experts read first are rows of the step. */
+static struct adapted adapted_of(const struct zse_operation *operation,
+                                 const struct zse_step *step, int64_t product) {
+    int64_t row = product / products_a_row(operation), number = operation->layer, place = row;
+    if (operation->row_set == ZSE_CHOSEN_ROWS) {
+        const struct zse_choice *choice =
+            (const struct zse_choice *)step->registers[ZSE_CHOICES] + product;
+        number += choice->expert;
+        place = choice->place;
+    }
     const struct zse_adaptation *adapter = step->adapters[row];
-    return adapter && adapter[operation->layer].num_parts ? adapter + operation->layer : NULL;
+    int is_there = adapter && adapter[number].num_parts;
+    return (struct adapted){
+        .adaptation = is_there ? adapter + number : NULL,
+        .input = operation->input == ZSE_CHOSEN_HIDDEN ? place : row,
+        .output = place,
+    };
+}
+
+static int64_t rows_of_matrix(const struct zse_operation *operation) {
+    int64_t members =
+        operation->row_set == ZSE_CHOSEN_ROWS ? operation->experts->num_experts : 1;
+    return operation->matrix->rows / members;
 }
 
 static float dot(const float *left, const float *right, int64_t count) {
@@ -39,15 +70,15 @@ static int64_t count_down_pieces(const struct zse_operation *operation,
 static void run_down_piece(const struct zse_operation *operation, const struct zse_step *step,
                            int64_t piece, struct zse_worker *worker) {
     (void)worker;
-    int64_t columns = operation->matrix->columns;
+    int64_t columns = operation->matrix->columns, each = products_a_row(operation);
     struct row_range rows = rows_of_piece(step->rows, piece);
-    for (int64_t row = rows.first; row < rows.end; row++) {
-        const struct zse_adaptation *adaptation = adaptation_of(operation, step, row);
-        if (!adaptation) continue;
-        const float *input = step->registers[operation->input] + row * columns;
-        float *output = step->registers[operation->output] + row * operation->width;
-        for (int64_t index = 0; index < adaptation->num_parts; index++) {
-            const struct zse_low_rank *part = adaptation->parts + index;
+    for (int64_t product = rows.first * each; product < rows.end * each; product++) {
+        struct adapted one = adapted_of(operation, step, product);
+        if (!one.adaptation) continue;
+        const float *input = step->registers[operation->input] + one.input * columns;
+        float *output = step->registers[operation->output] + product * operation->width;
+        for (int64_t index = 0; index < one.adaptation->num_parts; index++) {
+            const struct zse_low_rank *part = one.adaptation->parts + index;
             for (int64_t i = 0; i < part->rank; i++)
                 *output++ = part->scale * dot(input, part->down + i * columns, columns);
         }
@@ -94,7 +125,7 @@ static void add_part(const struct zse_low_rank *part, const float *reduced, floa
 }
 
 static int64_t count_parts_of_row(const struct zse_operation *operation) {
-    return (operation->matrix->rows + COLUMNS_A_PIECE - 1) / COLUMNS_A_PIECE;
+    return (rows_of_matrix(operation) + COLUMNS_A_PIECE - 1) / COLUMNS_A_PIECE;
 }
 
 static int64_t count_up_pieces(const struct zse_operation *operation, const struct zse_step *step,
@@ -106,17 +137,18 @@ static int64_t count_up_pieces(const struct zse_operation *operation, const stru
 static void run_up_piece(const struct zse_operation *operation, const struct zse_step *step,
                          int64_t piece, struct zse_worker *worker) {
     (void)worker;
-    int64_t columns = operation->matrix->rows, parts_of_row = count_parts_of_row(operation);
+    int64_t columns = rows_of_matrix(operation), parts_of_row = count_parts_of_row(operation);
+    int64_t each = products_a_row(operation);
     int64_t first = piece % parts_of_row * COLUMNS_A_PIECE, end = first + COLUMNS_A_PIECE;
     if (end > columns) end = columns;
     struct row_range rows = rows_of_piece(step->rows, piece / parts_of_row);
-    for (int64_t row = rows.first; row < rows.end; row++) {
-        const struct zse_adaptation *adaptation = adaptation_of(operation, step, row);
-        if (!adaptation) continue;
-        const float *reduced = step->registers[operation->input] + row * operation->width;
-        float *output = step->registers[operation->output] + row * columns;
-        for (int64_t index = 0; index < adaptation->num_parts; index++) {
-            const struct zse_low_rank *part = adaptation->parts + index;
+    for (int64_t product = rows.first * each; product < rows.end * each; product++) {
+        struct adapted one = adapted_of(operation, step, product);
+        if (!one.adaptation) continue;
+        const float *reduced = step->registers[operation->input] + product * operation->width;
+        float *output = step->registers[operation->output] + one.output * columns;
+        for (int64_t index = 0; index < one.adaptation->num_parts; index++) {
+            const struct zse_low_rank *part = one.adaptation->parts + index;
             add_part(part, reduced, operation->scale, first, end, output);
             reduced += part->rank;
         }

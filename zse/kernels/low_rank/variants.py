@@ -6,6 +6,7 @@ from zse.kernels.layout import ADAPTER_PROMPT_ROWS, ADAPTER_ROWS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.low_rank.triton.kernel"
+PAIRS_MODULE = "zse.kernels.low_rank.triton.pairs"
 _ADAPTERS = (
     pointer("tile_rows", "i32"),
     pointer("tile_places", "i32"),
@@ -40,6 +41,43 @@ EXPAND = Kernel(
         number("columns", aligned=True),
         number("splits"),
         number("most_rank", aligned=True),
+    ),
+)
+SHRINK_PAIRS = Kernel(
+    name="low_rank.shrink_pairs",
+    module=PAIRS_MODULE,
+    function="shrink_pairs",
+    arguments=(
+        pointer("inputs", "bf16"),
+        pointer("scales", "fp32"),
+        *_ADAPTERS,
+        pointer("experts", "i32"),
+        pointer("products", "fp32"),
+        number("first_record"),
+        number("columns", aligned=True),
+        number("most_rank", aligned=True),
+        number("slots"),
+        number("has_pairs"),
+    ),
+)
+EXPAND_PAIRS = Kernel(
+    name="low_rank.expand_pairs",
+    module=PAIRS_MODULE,
+    function="expand_pairs",
+    arguments=(
+        pointer("products", "fp32"),
+        *_ADAPTERS,
+        pointer("experts", "i32"),
+        pointer("pair_weights", "fp32"),
+        pointer("starts", "i32", aligned=False),
+        pointer("outputs", "fp32"),
+        number("first_record"),
+        number("columns", aligned=True),
+        number("most_rank", aligned=True),
+        number("slots"),
+        number("row_lines"),
+        number("slot_lines"),
+        number("is_weighted"),
     ),
 )
 RANKS = 16
@@ -83,7 +121,39 @@ def expand_variant(*, many: bool, element: str) -> Variant:
     )
 
 
+def shrink_pairs_variant(*, many: bool, quantized: bool) -> Variant:
+    """Return the form of ``shrink`` for pairs of rows and experts."""
+    return variant(
+        SHRINK_PAIRS,
+        num_warps=4,
+        types={"inputs": "*i8"} if quantized else {},
+        ROWS=ADAPTER_PROMPT_ROWS if many else ADAPTER_ROWS,
+        RANKS=RANKS,
+        STEP=STEP_COLUMNS,
+    )
+
+
+def expand_pairs_variant(*, many: bool, element: str) -> Variant:
+    """Return the form of ``expand`` for pairs of rows and experts."""
+    return variant(
+        EXPAND_PAIRS,
+        num_warps=4,
+        types={} if element == "fp32" else {"outputs": f"*{element}"},
+        ROWS=ADAPTER_PROMPT_ROWS if many else ADAPTER_ROWS,
+        COLUMNS=COLUMNS,
+        RANKS=RANKS,
+    )
+
+
 VARIANTS: tuple[Variant, ...] = (
+    shrink_pairs_variant(many=False, quantized=True),
+    shrink_pairs_variant(many=False, quantized=False),
+    shrink_pairs_variant(many=True, quantized=False),
+    *(
+        expand_pairs_variant(many=many, element=element)
+        for many in (False, True)
+        for element in ("fp32", "bf16")
+    ),
     shrink_variant(many=False, quantized=True),
     shrink_variant(many=False, quantized=False),
     shrink_variant(many=True, quantized=False),

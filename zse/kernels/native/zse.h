@@ -207,7 +207,8 @@ struct zse_low_rank {
     float scale;
 };
 
-/* All that an adapter adds to one matrix; an adapter is an array of these, one a matrix. */
+/* All that an adapter adds to one matrix; an adapter is an array of these, one a matrix: of a stack
+ * one for each of its matrices. */
 struct zse_adaptation {
     const struct zse_low_rank *parts;
     int64_t num_parts;
@@ -293,7 +294,9 @@ enum zse_kind {
     ZSE_OP_TELL,           /* output *= the `width` columns of TOLD that are `layer`'s, and quantized
                               if `quantizes`; a row of TOLD is as long as `matrix` has rows */
     ZSE_OP_ADAPT_DOWN,     /* output, a row of which is `width` wide, = the input through the first
-                              matrices of its rows' adapters; `layer` is the number of `matrix` */
+                              matrices of its rows' adapters; `layer` is the number of `matrix`. Of
+                              chosen rows it is that of the first matrix of a stack, and the input is
+                              CHOSEN_HIDDEN or the step's rows */
     ZSE_OP_ADAPT_UP,       /* output += scale * the input through their second ones */
     ZSE_OP_OFFER,          /* a slot of this rank = the input, `width` columns */
     ZSE_OP_MEET,           /* wait until every rank has come here */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.adapters import adapted_linears
+from zse.backends.adapters import adapted_matrices
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ModulePlace:
 
 def places_at_run_time(spec: ModelSpec) -> dict[str, ModulePlace]:
     """Return the modules that steps add adapters to, by name."""
-    return _places(linear.weight for linear in adapted_linears(spec))
+    return _places(matrix.linear.weight for matrix in adapted_matrices(spec))
 
 
 def places_in_files(spec: ModelSpec) -> dict[str, ModulePlace]:

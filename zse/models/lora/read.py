@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from contextlib import contextmanager
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from zse.format.schemes import Scheme
 from zse.models.lora.config import LoRAConfig, parse_config
 from zse.models.lora.modules import module_of
 from zse.models.lora.row_places import reordered_rows
-from zse.models.lora.stacks import StackPlace, layer_of, stack_of
+from zse.models.lora.stacks import StackPlace, layer_of, members_of, stack_of
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -94,11 +95,13 @@ def read_adapter(
         except CheckpointError as error:
             raise LoRAError(error.message, hint=error.hint) from error
         pairs = _pairs(tensors, _Known(modules=places, stacks=stacks), config, str(path))
-        parts: dict[str, tuple[LowRank, ...]] = {}
+        parts: dict[str, list[LowRank]] = {}
         for pair in pairs:
             weight = pair.place.weight.name
-            parts[weight] = (*parts.get(weight, ()), _low_rank(fd, path, pair, config))
-    return AdapterWeights(name=name, parts=parts)
+            parts.setdefault(weight, []).extend(_low_ranks(fd, path, pair, config))
+    whole = {weight: tuple(found) for weight, found in parts.items()}
+    _check_overlaps(whole, str(path))
+    return AdapterWeights(name=name, parts=whole)
 
 
 def _pairs(
@@ -121,8 +124,8 @@ def _pairs(
             raise LoRAError(
                 f"{where} adapts {match[1][:200]!r}, which is no matrix of this model that an "
                 "adapter is added to",
-                hint="Check that it was trained on this model. Experts, embeddings and heads take "
-                "none at run time; zse convert --merge-lora merges those of experts.",
+                hint="Check that it was trained on this model. Routers, embeddings, heads, and "
+                "experts whose matrices are packed in the checkpoint take none.",
             )
         if match[2] in found.setdefault(module, {}):
             raise LoRAError(f"{where} has two matrices {match[2]} of {module}")
@@ -189,11 +192,13 @@ def _check_both(module: str, both: dict[str, StoredTensor], where: str) -> None:
             )
 
 
-def _low_rank(fd: int, path: Path, pair: _Pair, config: LoRAConfig) -> LowRank:
+def _low_ranks(fd: int, path: Path, pair: _Pair, config: LoRAConfig) -> Iterator[LowRank]:
     down, up = (_matrix(fd, path, tensor) for tensor in (pair.down, pair.up))
     scale = config.scale_of(pair.module) * pair.place.weight.factor
     if isinstance(pair.place, StackPlace):
-        return LowRank(first_row=0, scale=scale, down=down, up=up, members=pair.place.members)
+        stack = LowRank(first_row=0, scale=scale, down=down, up=up)
+        yield from members_of(stack, pair.place.members)
+        return
     order = pair.place.source.order
     if order is not None:
         row_bytes = len(up.data) // up.rows
@@ -203,12 +208,24 @@ def _low_rank(fd: int, path: Path, pair: _Pair, config: LoRAConfig) -> LowRank:
             rows=up.rows,
             columns=up.columns,
         )
-    return LowRank(
+    yield LowRank(
         first_row=pair.place.first_row,
         scale=scale,
         down=down,
         up=up,
     )
+
+
+def _check_overlaps(parts: Mapping[str, tuple[LowRank, ...]], where: str) -> None:
+    """Refuse experts that are adapted one by one and as a whole stack, too."""
+    for weight, found in parts.items():
+        ordered = sorted(found, key=lambda part: part.first_row)
+        for one, after in pairwise(ordered):
+            if one.first_row + one.up.rows > after.first_row:
+                raise LoRAError(
+                    f"{where} adapts rows of {weight} twice, from row {after.first_row} on",
+                    hint="Experts are adapted one by one or as whole stacks, not both.",
+                )
 
 
 def _matrix(fd: int, path: Path, tensor: StoredTensor) -> PlainMatrix:

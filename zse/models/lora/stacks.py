@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from zse.backends.adapters import LowRank, PlainMatrix
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from zse.models.spec import ModelSpec
     from zse.models.weights import WeightSpec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _MODULE = re.compile(
     r"(?:.*\.)?layers\.(\d{1,6})\.(?:[a-z_]+\.)*experts(?:\.base_layer)*", re.ASCII
 )
+_WORD = {2: "H", 4: "I"}
+"""By the bytes of a number, which is moved as it is."""
 _MOST_CHARACTERS = 256
 """Of a module's name: longer ones are nobody's, and take long to look at."""
 
@@ -45,8 +48,8 @@ class StackPlace:
         return self.weight.shape[1]
 
 
-def stacks_in_files(spec: ModelSpec) -> dict[int, tuple[StackPlace, ...]]:
-    """Return the stacks that adapters can be merged into, by the number of their layer."""
+def stacks_of(spec: ModelSpec) -> dict[int, tuple[StackPlace, ...]]:
+    """Return the stacks that adapters can be for, by the number of their layer."""
     found = {}
     for layer in spec.layers:
         if layer.experts is None:
@@ -79,6 +82,34 @@ def stack_of(
         ),
         None,
     )
+
+
+def members_of(part: LowRank, members: int) -> Iterator[LowRank]:
+    """Return the pair of each matrix of a stack, of the pair that a file has for all of them.
+
+    ``down`` has the rows of one matrix behind those of another; in the columns of ``up`` they take
+    turns.
+    """
+    down, up, rank = part.down, part.up, part.rank // members
+    down_bytes = len(down.data) // members
+    numbers = memoryview(up.data).cast(_WORD[len(up.data) // (up.rows * up.columns)])
+    for member in range(members):
+        yield LowRank(
+            first_row=part.first_row + member * up.rows,
+            scale=part.scale,
+            down=PlainMatrix(
+                data=down.data[member * down_bytes : (member + 1) * down_bytes],
+                scheme=down.scheme,
+                rows=rank,
+                columns=down.columns,
+            ),
+            up=PlainMatrix(
+                data=numbers[member::members].tobytes(),
+                scheme=up.scheme,
+                rows=up.rows,
+                columns=rank,
+            ),
+        )
 
 
 def layer_of(module: str) -> int:

@@ -147,6 +147,7 @@ class ChatSocket:
     def _as_request(self, mapping: dict[str, Any]) -> Request:
         """Return a message as a request of its own, with the caller of the connection."""
         seconds = self._state.options.max_request_seconds
+        messages = mapping.get("messages")
         state = {
             **self._socket.scope["state"],
             "request_id": f"req_{uuid.uuid4().hex}",
@@ -154,7 +155,7 @@ class ChatSocket:
             "deadline": asyncio.get_running_loop().time() + seconds if seconds else None,
             "room": None,
             "use": None,
-            "has_long_body": len(mapping.get("messages") or ()) > LONG_CONVERSATION,
+            "has_long_body": isinstance(messages, list) and len(messages) > LONG_CONVERSATION,
         }
         scope = {**self._socket.scope, "type": "http", "method": "POST", "state": state}
         return Request(scope, receive=_never)

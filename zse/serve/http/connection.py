@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import ZSEError
 from zse.serve.http.door import EXTRA_SECONDS, LOG, ReadTimeoutError, TooManyConnectionsError
 from zse.serve.http.exchange import Exchange, refusal
-from zse.serve.http.framing import ChunkFraming, LengthFraming
+from zse.serve.http.framing import framing_of_request
 from zse.serve.http.head import (
     END,
     MAX_HEAD_BYTES,
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
             raise MalformedRequestError("a line of the head does not end in CR LF")
 
     def _run(self, head: Head) -> None:
-        framing = ChunkFraming() if head.length is None else LengthFraming(head.length)
+        framing = framing_of_request(head.length)
         is_short = framing.is_done
         self._deadline = inf if is_short else self._loop.time() + self._door.options.read_timeout
         raw_path, _, query = head.target.partition(b"?")

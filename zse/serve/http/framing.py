@@ -7,12 +7,19 @@ read differently, are refused.
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import Protocol
 
 from zse.serve.http.head import MalformedRequestError
 
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _MAX_SIZE_LINE = 10
+_FEW_BYTES = 64
+"""What a chunk should have, for each takes a microsecond or two to find."""
+SPARE_BYTES = _FEW_BYTES * 1024
+"""What the chunks of a request may lack of that, all together: a thousand may have next to nothing.
+
+A quarter of a megabyte of chunks of one byte would keep the loop for a tenth of a second."""
 _LINE_END = b"\r\n"
 
 
@@ -34,6 +41,11 @@ class Framing(Protocol):
         """
 
 
+def framing_of_request(length: int | None) -> Framing:
+    """Return what takes the body of a request: of a known length, or in chunks."""
+    return ChunkFraming(spare_bytes=SPARE_BYTES) if length is None else LengthFraming(length)
+
+
 class LengthFraming:
     """A body of a known length."""
 
@@ -50,9 +62,14 @@ class LengthFraming:
 
 
 class ChunkFraming:
-    """A body in chunks."""
+    """A body in chunks.
 
-    def __init__(self) -> None:
+    Args:
+        spare_bytes: What small chunks may lack, all together; longer ones bring it back.
+    """
+
+    def __init__(self, *, spare_bytes: float = inf) -> None:
+        self._most_spare = self._num_spare = spare_bytes
         self._num_left = 0
         """Of the current chunk, with the line end behind it."""
         self._is_last = False
@@ -91,6 +108,9 @@ class ChunkFraming:
         if _CHUNK_SIZE.fullmatch(line) is None:
             raise MalformedRequestError("the size of a chunk is not a number")
         size = int(line, 16)
+        self._num_spare = min(self._most_spare, self._num_spare + size - _FEW_BYTES)
+        if self._num_spare < 0:
+            raise MalformedRequestError("the body is cut into too many chunks of a few bytes")
         self._is_last = size == 0
         self._num_left = size + len(_LINE_END)
         return end + len(_LINE_END)

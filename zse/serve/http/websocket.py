@@ -5,6 +5,7 @@ Imported when the first client asks for one: nothing that waits for a first toke
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
@@ -14,6 +15,7 @@ from zse.serve.http.door import LOG
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Iterable, Iterator
 
     from starlette.types import ASGIApp
 
@@ -26,8 +28,22 @@ MAX_UNSENT_BYTES = 1 << 20
 """What a client has asked for with pings, or the application sent, and it does not read."""
 
 
+FRAMES_PER_SECOND = 50.0
+FRAME_BURST = 512.0
+FREE_FRAME_BYTES = 128
+"""Frames that are longer cost no more than their bytes do, and are not counted."""
+
+
+class _FloodError(Exception):
+    """A client sends frames, pings or pieces of messages, of next to nothing."""
+
+
 class WebSocket(WSProtocol):
-    """One WebSocket from its handshake to its end."""
+    """One WebSocket from its handshake to its end.
+
+    Each frame takes the loop some microseconds, be it empty: of those with next to nothing in them
+    there are so many a second. How many messages there may be, ``WebSocketGuard`` says.
+    """
 
     def __init__(self, door: Door, *, app: ASGIApp, server_state: ServerState) -> None:
         config = Config(
@@ -45,6 +61,10 @@ class WebSocket(WSProtocol):
         self._num_waiting = 0
         self._taken_at = self.loop.time()
         self._opened_at = self.loop.time()
+        self._num_spare = FRAME_BURST
+        self._counted_at = self._opened_at
+        connection: Any = self.conn
+        connection.events = partial(self._counted, connection.events)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,10 +76,27 @@ class WebSocket(WSProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        now = self.loop.time()
+        earned = (now - self._counted_at) * FRAMES_PER_SECOND
+        self._num_spare = min(FRAME_BURST, self._num_spare + earned) + len(data) / FREE_FRAME_BYTES
+        self._counted_at = now
+        try:
+            super().data_received(data)
+        except _FloodError:
+            LOG.warning("a WebSocket's client floods it with frames of a few bytes")
+            self.transport.abort()
+            return
         if self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             LOG.warning("a WebSocket's client reads nothing of what it asked for")
             self.transport.abort()
+
+    def _counted(self, events: Callable[[], Iterable[object]]) -> Iterator[object]:
+        """Yield what came, frame by frame, up to what there may be."""
+        for event in events():
+            self._num_spare -= 1
+            if self._num_spare < 0:
+                raise _FloodError
+            yield event
 
     def turn_away(self) -> None:
         """Close at once."""

@@ -48,4 +48,8 @@ async def _facts(request: Request) -> dict[str, Any]:
     log = state_of(request).audit
     entries = await asyncio.to_thread(newest, log, wanted, NUM_SHOWN)
     rows = [msgspec.to_builtins(entry) for entry in entries]
-    return {"entries": rows, "is_kept": state_of(request).options.audit.audit}
+    return {
+        "entries": rows,
+        "num_shown": NUM_SHOWN,
+        "is_kept": state_of(request).options.audit.audit,
+    }

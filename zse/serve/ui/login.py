@@ -30,7 +30,7 @@ async def show_login(request: Request) -> Response:
     next_page = _page_named(request.query_params.get("next", ""))
     if not (state_of(request).access.asks_for_key or state_of(request).access.keyring.known):
         return to_page(next_page)
-    return render(request, "login.html", next_page=next_page, problem="")
+    return _show_form(request, next_page, key_name=_key_logged_in(request))
 
 
 async def log_in(request: Request) -> Response:
@@ -47,10 +47,10 @@ async def log_in(request: Request) -> Response:
     key = access.keyring.find(form.get("key", "").encode())
     if key is None or key.state(time.time()) != "active":
         problem = "This key lets nobody in."
-        return render(request, "login.html", status=401, next_page=next_page, problem=problem)
+        return _show_form(request, next_page, problem, status=401)
     if key.scope == "metrics":
         problem = "This key is for metrics; pages ask for one of an admin or for inference."
-        return render(request, "login.html", status=403, next_page=next_page, problem=problem)
+        return _show_form(request, next_page, problem, status=403)
     answer = to_page(next_page if key.scope == "admin" else _HOME_OF_OTHERS)
     begin_session(request, answer, key.key_id)
     return answer
@@ -94,6 +94,23 @@ def sessions_of(access: Access) -> Sessions:
 def to_page(name: str) -> Response:
     """Send a browser to a page; relative, for proxies in front."""
     return Response(status_code=303, headers={"location": name, "cache-control": "no-store"})
+
+
+def _show_form(
+    request: Request, next_page: str, problem: str = "", *, key_name: str = "", status: int = 200
+) -> Response:
+    facts = {"next_page": next_page, "problem": problem, "key_name": key_name}
+    return render(request, "login.html", status=status, **facts)
+
+
+def _key_logged_in(request: Request) -> str:
+    """Return the name of the key that a browser is logged in with; empty where it is with none.
+
+    It was sent here from a page that this key does not open.
+    """
+    session: Session | None = request.scope["state"].get("session")
+    known = state_of(request).access.keyring.known
+    return next((key.name for key in known if session and key.key_id == session.key_id), "")
 
 
 def _cookie_path(request: Request) -> str:

@@ -13,6 +13,7 @@ from zse.format.reader import ZSEReader
 from zse.store.objects import open_object
 from zse.stream.peers.fetching import fetch
 from zse.stream.peers.keeping import KeepingSource
+from zse.stream.peers.network import is_network, replicas_on_network
 from zse.stream.peers.peer import Peer, check_url
 from zse.stream.peers.proof import read_secret
 from zse.stream.peers.striped import StripedSource
@@ -47,7 +48,7 @@ def open_shared(location: Location, settings: Settings, *, is_streamed: bool) ->
     """
     options = settings.serve.peering
     secret = read_secret(options.secret, options.secret_file)
-    urls = peer_urls(options)
+    urls = peer_urls(options, secret)
     origin = open_object(location, settings)
     reader = RemoteReader(origin)
     peers = [Peer(url, identity_of(reader.header), secret, settings.proxies) for url in urls]
@@ -77,16 +78,19 @@ def identity_of(header: ZSEHeader) -> str:
     return hashlib.sha256(header.to_bytes()).hexdigest()
 
 
-def peer_urls(options: PeerOptions) -> list[str]:
+def peer_urls(options: PeerOptions, secret: bytes = b"") -> list[str]:
     """Return the addresses of replicas, in an order that is another for everybody.
 
     Raises:
         UsageError: One of them is no address.
+        MissingDependencyError: The network is to be asked, and Zenoh is not installed.
     """
     urls = [url.rstrip("/") for url in options.peers]
     for url in urls:
         check_url(url)
-    if options.peers_from:
+    if is_network(options.peers_from):
+        urls += replicas_on_network(options.peers_from, secret)
+    elif options.peers_from:
         urls += _addresses_of(options.peers_from, options.share_port)
     found = list(dict.fromkeys(urls))
     random.shuffle(found)

@@ -9,7 +9,7 @@
     for (const file of form.elements.file.files) {
       const body = new FormData();
       body.append("file", file);
-      window.zse.notify(`Reading ${file.name} …`);
+      window.zse.notify(`Reading ${file.name} …`, "passes");
       try {
         await window.zse.ask("api/rag/documents/upload", { method: "POST", body });
       } catch (error) { failed.push(`${file.name}: ${error.message}`); }
@@ -17,6 +17,6 @@
     }
     button.disabled = false;
     form.reset();
-    window.zse.notify(failed.length ? failed.join(" ") : "Added.");
+    if (failed.length) window.zse.notify(failed.join(" ")); else window.zse.notify("Added.", "passes");
   });
 })();

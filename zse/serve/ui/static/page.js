@@ -9,7 +9,7 @@
       headers["content-type"] = "application/json";
       options = { ...options, body: JSON.stringify(options.json) };
     }
-    const response = await fetch(path, { ...options, headers });
+    const response = await fetch(path, { ...options, headers }).catch(() => { throw new Error("The server does not answer."); });
     if (response.status === 401) { location.assign("login?next=" + location.pathname.split("/").pop()); }
     if (!response.ok) { throw new Error(await messageOf(response)); }
     return response;
@@ -19,16 +19,46 @@
     try { return (await response.json()).error.message; } catch { return `The server answered ${response.status}.`; }
   }
 
-  /** Tell the person something, aloud too; what is plain to see anyway, aloud alone. */
-  function notify(text, isQuiet = false) {
-    const place = document.getElementById("notice");
-    place.classList.toggle("quiet", isQuiet);
-    place.textContent = text;
+  /** Tell the person something, aloud too. It `stays` until it is closed, `passes`, or is `quiet`: plain to see anyway, said aloud alone. */
+  function notify(text, how = "stays") {
+    const place = document.getElementById("notice"), close = document.createElement("button");
+    close.type = "button";
+    close.textContent = "Close";
+    close.addEventListener("click", () => place.replaceChildren());
+    place.className = how;
+    place.replaceChildren(...(how === "stays" ? [close, text] : [text]));
     clearTimeout(notify.timer);
-    notify.timer = setTimeout(() => { place.textContent = ""; }, 8000);
+    if (how !== "stays") notify.timer = setTimeout(() => place.replaceChildren(), 8000);
   }
 
-  window.zse = { ask, notify };
+  /** Copy a text; also where the page came over plain HTTP, to which browsers give no clipboard of its own. */
+  async function copy(text) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const area = document.createElement("textarea"), before = document.activeElement;
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const isCopied = document.execCommand("copy");
+    area.remove();
+    before?.focus();
+    if (!isCopied) throw new Error("The browser does not let this page copy: select the text instead.");
+  }
+
+  /** A button that copies what `read` returns, and says so on itself. */
+  function copying(button, read) {
+    button.type = "button";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      try {
+        await copy(read());
+        button.textContent = "Copied";
+        setTimeout(() => { button.textContent = "Copy"; }, 2000);
+      } catch (error) { notify(error.message); }
+    });
+    return button;
+  }
+
+  window.zse = { ask, notify, copying };
 
   document.addEventListener("htmx:config:request", (event) => {
     event.detail.ctx.request.headers["x-csrf-token"] = csrf;
@@ -45,7 +75,11 @@
     csrf = event.detail.csrf;
     notify("You are logged in with this key. Keep it before you leave this page.");
   });
-  document.addEventListener("zse:made", () => document.querySelector("main form").reset());
+  document.addEventListener("zse:made", () => { // the first key administers, those after it need not
+    const form = document.querySelector("main form");
+    for (const option of form.elements.scope.options) option.defaultSelected = option.value === "inference";
+    form.reset();
+  });
   document.addEventListener("htmx:error", () => notify("The server does not answer."));
   document.addEventListener("alpine:init", () => {
     Alpine.data("theme", () => ({
@@ -56,12 +90,8 @@
         document.dispatchEvent(new Event("zse:theme"));
       },
     }));
-    Alpine.data("secret", () => ({
-      label: "Copy",
-      async copy() {
-        await navigator.clipboard.writeText(this.$refs.text.textContent);
-        this.label = "Copied";
-      },
+    Alpine.data("copies", () => ({ // what stands in the element before the button
+      init() { copying(this.$el, () => this.$el.previousElementSibling.textContent); },
     }));
   });
 })();

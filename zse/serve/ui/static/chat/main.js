@@ -7,6 +7,7 @@ import { show } from "./view.js";
 const place = (id) => document.getElementById(id);
 const log = place("log");
 let conversation = null, tree = new Tree([]), writing = null, leave = () => {};
+let kept = Promise.resolve(); // settings, one change after the other: the last one stays, and answers go by it
 
 const acts = {
   step: (message, by) => { tree.step(message, by); draw(); },
@@ -51,13 +52,14 @@ function grown(message) {
     writing = null;
     place("stop").hidden = true;
     place("send").disabled = false;
-    zse.notify("The answer is complete.", true);
+    zse.notify("The answer is complete.", "quiet");
   }
   if (isAtEnd) scrollTo(0, document.body.scrollHeight);
 }
 
 async function answer(parent) {
   if (writing) throw new Error("An answer is being written; stop it first.");
+  await kept;
   const message = await api.answer(conversation.id, parent);
   tree.add(message);
   follow(message);
@@ -90,8 +92,10 @@ async function open(id) {
   history.replaceState(null, "", `?c=${id}`);
   const growing = tree.branch().find((message) => message.status === "writing");
   if (growing) follow(growing);
+  if (isPhone()) place("shelf").open = false;
   draw();
   mark();
+  scrollTo(0, document.body.scrollHeight);
 }
 
 function close() {
@@ -104,13 +108,20 @@ function close() {
   place("text").focus();
 }
 
+const isPhone = () => innerWidth <= 700;
+let asked = 0;
+
+/** Show the conversations that are looked for; answers may come in another order than questions. */
 async function fillList() {
-  const all = await api.list(place("search").value);
+  const query = place("search").value, number = ++asked;
+  const all = await api.list(query);
+  if (number !== asked) return;
+  place("none").textContent = all.length ? "" : query ? "None has these words." : "None yet.";
   place("list").replaceChildren(...all.map((one) => {
     const line = document.createElement("li"), button = document.createElement("button");
     button.type = "button";
     button.dataset.id = one.id;
-    button.textContent = one.title || "Untitled";
+    button.textContent = button.title = one.title || "Untitled";
     button.addEventListener("click", () => guarded(() => open(one.id)));
     line.append(button);
     return line;
@@ -177,15 +188,17 @@ function listen() {
   place("rename").addEventListener("click", rename);
   place("delete").addEventListener("click", (event) => guarded(() => remove(event.target)));
   place("search").addEventListener("input", () => guarded(fillList));
-  settings.watch(() => guarded(async () => {
-    const facts = settings.read();
-    if (conversation) conversation = await api.change(conversation.id, facts);
-  }));
+  settings.watch(() => {
+    kept = kept.then(() => guarded(async () => {
+      const facts = settings.read();
+      if (conversation) conversation = await api.change(conversation.id, facts);
+    }));
+  });
 }
 
 listen();
 draw();
-if (innerWidth <= 700) place("shelf").open = false;
+if (isPhone()) place("shelf").open = false;
 guarded(async () => {
   await fillList();
   const id = new URLSearchParams(location.search).get("c");

@@ -95,18 +95,14 @@ function link(address, inside) {
 }
 
 function code(text, language) {
-  const place = element("div"), block = element("pre"), inner = element("code"), copy = element("button", "Copy");
+  const place = element("div"), block = element("pre"), inner = element("code");
   place.className = "code";
+  place.dir = "ltr";
   block.tabIndex = 0;
   if (language) block.setAttribute("aria-label", `Code, ${language.slice(0, 40)}`);
-  copy.type = "button";
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text);
-    copy.textContent = "Copied";
-  });
   highlight(inner, text);
   block.append(inner);
-  place.append(block, copy);
+  place.append(block, zse.copying(element("button"), () => text));
   return place;
 }
 

@@ -1,6 +1,6 @@
 // How answers are asked for; each conversation has its own, the last one's are where a new one begins.
 const place = (id) => document.getElementById(id);
-const OWN = "the model's own";
+const OWN = "default";
 
 const number = (id, least) => Number(place(id).value) >= least ? Number(place(id).value) : null;
 
@@ -12,11 +12,16 @@ function tell() {
   }
 }
 
+function toolsOf(text) {
+  let found;
+  try { found = JSON.parse(text); } catch (error) { throw new Error(`The tools are not JSON: ${error.message}.`); }
+  if (!Array.isArray(found)) throw new Error('The tools are a JSON list: [{"type": "function", "function": {...}}].');
+  return found;
+}
+
 /** What the fields say. Throws where the tools are no JSON list. */
 export function read() {
   const tools = place("tools").value.trim();
-  const definitions = tools ? JSON.parse(tools) : null;
-  if (definitions !== null && !Array.isArray(definitions)) throw new Error("Tools are a JSON list.");
   return {
     system: place("system").value,
     settings: {
@@ -24,7 +29,7 @@ export function read() {
       temperature: number("temperature", 0),
       top_p: number("top_p", 0.05),
       max_tokens: number("max_tokens", 1),
-      tools: definitions,
+      tools: tools ? toolsOf(tools) : null,
       documents: place("documents").checked,
       server_tools: place("server-tools").checked,
     },

@@ -43,7 +43,7 @@ function sourcesOf(sources) {
 
 function factsOf(message) {
   const facts = [];
-  if (message.role === "assistant") facts.push(message.model, `${message.tokens} tokens`);
+  if (message.role === "assistant") facts.push(...(message.model ? [message.model] : []), `${message.tokens} tokens`);
   if (message.seconds >= 0.1) facts.push(`${(message.tokens / message.seconds).toFixed(1)} tokens/s`);
   if (ENDS[message.status]) facts.push(ENDS[message.status]);
   return facts.join(" · ");
@@ -69,6 +69,7 @@ function fill(place, message, wasOpen) {
     if (one.open) wasOpen.add(title); else wasOpen.delete(title);
   }
   const text = element("div", "text");
+  text.dir = "auto";
   if (message.role === "user") text.textContent = message.content;
   else text.append(markdown(message.content));
   const parts = [];
@@ -96,7 +97,9 @@ function foot(place, message, siblings, acts) {
     on.disabled = at === siblings.length - 1;
     made.append(back, element("span", "", `${at + 1} of ${siblings.length}`), on);
   }
-  made.append(button("Copy", "Copy this message", () => navigator.clipboard.writeText(message.content)));
+  const copy = element("button");
+  copy.setAttribute("aria-label", "Copy this message");
+  made.append(zse.copying(copy, () => message.content));
   if (message.role === "user") made.append(button("Edit", "Edit this message as a new branch", () => edit(place, message, acts)));
   else made.append(button("Again", "Answer again as a new branch", () => acts.again(message)));
   made.append(element("span", "facts", factsOf(message)));
@@ -107,9 +110,13 @@ function edit(place, message, acts) {
   const area = element("textarea");
   area.value = message.content;
   area.rows = 4;
+  area.dir = "auto";
   area.setAttribute("aria-label", "The message, edited");
   const save = button("Send", "Send the edited message", () => acts.edit(message, area.value));
   const leave = button("Cancel", "Leave it as it was", () => acts.redraw());
-  place.replaceChildren(area, save, leave);
+  const ends = element("div", "acts");
+  save.classList.add("main");
+  ends.append(save, leave);
+  place.replaceChildren(area, ends);
   area.focus();
 }

@@ -1,5 +1,10 @@
 // Charts in the colours of the theme, as wide as their place.
 const SAMPLES = 120, HEIGHT = 160;
+const STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 14400]; // seconds between two marks
+
+/** Times of the day as logs have them, in every language; seconds where marks are that close. */
+const clock = (plot, marks, axis, space, step) => marks.map((at) => new Date(at * 1000).toTimeString().slice(0, step < 60 ? 8 : 5));
+
 const COLORS = ["--accent", "--second"];
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -25,8 +30,8 @@ export class Chart {
       ...this.size(),
       legend: { show: this.labels.length > 1, live: false },
       cursor: { show: false },
-      scales: { y: { range: this.range ?? top } },
-      axes: [axis, { ...axis, size: 46 }],
+      scales: { x: this.times ? { range: this.times } : {}, y: { range: this.range ?? top } },
+      axes: [{ ...axis, space: 70, incrs: STEPS, values: clock }, { ...axis, size: 46 }],
       series: [{}, ...this.labels.map((label, index) => ({
         label, stroke: color(COLORS[index]), width: 1.5, points: { show: false },
         ...(index ? {} : { fill: color("--fill") }),
@@ -37,8 +42,10 @@ export class Chart {
   set(data) { this.data = data; this.plot.setData(data); }
 }
 
-/** A chart of the last samples. */
+/** A chart of the last samples, of one a second; it is as long from the first one on. */
 export class LiveChart extends Chart {
+  times(plot, first, last) { return [last - SAMPLES, last]; }
+
   add(time, values) {
     this.set([time, ...values].map((value, index) => [...this.data[index], value].slice(-SAMPLES)));
   }

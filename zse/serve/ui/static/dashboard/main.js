@@ -32,7 +32,7 @@ function memoryOf(stats) {
     return { title: "GPU memory", used, total };
   }
   const { total_bytes: total, available_bytes: left } = stats.memory;
-  return { title: "Memory of the machine", used: total - left, total };
+  return { title: "Machine memory", used: total - left, total };
 }
 
 /** A model that is not there now has a state and no numbers. */

@@ -1,0 +1,39 @@
+"""Who has slept does not take the silence of that time for anybody's."""
+
+from __future__ import annotations
+
+import time
+
+from zse.mesh.messages import Place
+from zse.mesh.outgoing import Outgoing
+from zse.mesh.wakefulness import Wakefulness
+
+
+def test_looks_that_come_in_time_are_no_sleep() -> None:
+    awake = Wakefulness(0.1)
+    assert not awake.is_asleep(5.0)
+    assert [awake.look(now) for now in (5.0, 5.1, 5.15)] == [0.0, 0.0, 0.0]
+    assert awake.since == 0.0
+
+
+def test_a_sleep_ends_with_the_look_that_tells_its_length() -> None:
+    awake = Wakefulness(0.1)
+    awake.look(5.0)
+    assert awake.is_asleep(5.2)
+    assert awake.look(6.5) == 1.5
+    assert awake.since == 6.5
+    assert not awake.is_asleep(6.6)
+
+
+def test_a_node_that_slept_accuses_nobody_before_it_could_have_heard_of_them() -> None:
+    there = time.monotonic() - 10.0
+    ways = Outgoing(lambda *_: None)
+    place = Place(0, 1, "b", "address")
+    ways.keep([place], 1)
+    ways._ways["rows", "address"] = type("Way", (), {"last_sign": there, "is_ended": True})()
+    assert ways.silent(0.25) == ["b"]
+    ways._wakefulness.look(time.monotonic() - 5.0)
+    assert ways.silent(0.25) == []  # it has not looked for 5 s
+    ways._wakefulness.look(time.monotonic())
+    assert ways.silent(0.25) == []  # it woke just now
+    assert ways.silent(0.0) == ["b"]

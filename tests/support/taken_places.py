@@ -1,0 +1,37 @@
+"""A model that takes the place of one that leaves, as a server's swap has it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from zse.backends import ModelLoad
+from zse.backends.gpu.arrival import Arrival
+from zse.backends.gpu.open import open_gpu_backend
+from zse.format import ZSEReader
+from zse.models.decoder import forward_of
+from zse.models.runner import ModelRunner, spec_of
+from zse.options import load_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def takes_over(runner: ModelRunner, path: Path) -> tuple[ModelRunner, int]:
+    """Close a runner and open another file in its place; return it and the bytes that moved."""
+    retained = runner.retain()
+    assert retained is not None
+    assert retained.takes(path)
+    assert not retained.take(), "its model still runs"
+    runner.close()
+    assert retained.take()
+    reader = ZSEReader(path)
+    arrival = Arrival.into(retained, reader)
+    spec = spec_of(reader)
+    load = ModelLoad(reader=reader, spec=spec, options=load_options(), forward=forward_of(spec))
+    backend = open_gpu_backend(arrival, load)
+    owned = ExitStack()
+    owned.callback(reader.close)
+    owned.callback(backend.close)
+    other = ModelRunner(backend, spec, owned=owned, max_position=spec.max_position)
+    return other, arrival.num_bytes()[1]

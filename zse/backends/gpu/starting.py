@@ -1,0 +1,75 @@
+"""A GPU backend's start: what is made ready while weights arrive, and who waits for them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from zse.backends.gpu.operations import GPUOperations
+from zse.backends.gpu.step_maker import GREEDY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zse.backends.gpu.arriving import RestOfStart
+    from zse.backends.gpu.captured import CapturedSteps
+    from zse.backends.gpu.passes import Passes
+    from zse.backends.gpu.step_maker import StepMaker
+    from zse.backends.operations import Forward
+    from zse.device.gpu import Gpu, Stream
+
+
+class StartingBackend(GPUOperations):
+    """See ``zse.backends.operations.Backend``, of which this is what concerns starts."""
+
+    _gpu: Gpu
+    _stream: Stream
+    _passes: Passes
+    _graphs: CapturedSteps
+    _maker: StepMaker
+    rest_of_start: RestOfStart | None = None
+    """What is left of it; None where nothing is."""
+    _is_asked = False
+    """Whether any step was."""
+
+    @property
+    def begins_with_capture(self) -> bool:
+        """Whether steps must be captured before the first one: by all ranks, or with streams."""
+        return self._graphs.begin_first
+
+    def warm(self, forward: Forward) -> None:
+        """Capture the step of a single greedy sequence, so that the first answer finds it.
+
+        The weights need not be there yet.
+        """
+        self._gpu.make_current()
+        self._graphs.captured(GREEDY, partial(forward, self), self.choose)
+        self._stream.synchronize()
+
+    def prepare_more(self) -> bool:
+        """Prepare a little of a first request, unless one has come; whether there was anything."""
+        rest = self.rest_of_start
+        return rest is not None and not self._is_asked and rest.prepare()
+
+    def settle(self) -> None:
+        """Wait until all weights are there: passes until then wait for what they need.
+
+        Raises:
+            FormatError, StoreError, DeviceError: What kept them from it.
+        """
+        if self.rest_of_start is not None:
+            self.rest_of_start.settle(self._passes)
+            self.rest_of_start = None
+
+    def stop_settling(self) -> None:
+        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
+        if self._passes.is_arriving:
+            self._passes.close()
+
+    def prepare_prompt(self, forward: Forward, rows: int) -> Iterator[None]:
+        """Load the kernels that a first prompt of about so many tokens goes through, one by one.
+
+        All is done by the thread that begins.
+        """
+        self._gpu.make_current()
+        yield from self._maker.rehearse_prompt(rows, partial(forward, self), self.choose)

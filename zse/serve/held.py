@@ -1,0 +1,34 @@
+"""Requests that came before the model and wait for it: they go on the moment that it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zse.serve.state import AppState
+
+_LOOK_SECONDS = 0.05
+"""After which they look for another end of the start: it failed, or the server leaves."""
+
+
+class HeldRequests:
+    """Made in the server's loop, by the first request that waits."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+        self._is_there = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when the start has ended, or after so long."""
+        last = self._loop.time() + seconds
+        while self._state.is_starting and (left := last - self._loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_there.wait(), min(left, _LOOK_SECONDS))
+
+    def release(self) -> None:
+        """Let all go on; the model is in the table. Any thread may call this."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and they with it
+            self._loop.call_soon_threadsafe(self._is_there.set)
