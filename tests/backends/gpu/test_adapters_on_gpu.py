@@ -44,6 +44,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 1000,
         "num_hidden_layers": 6,
     },
+    "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 128, "num_experts_per_tok": 2},
     "gpt2": {"n_embd": 256, "n_inner": 512, "n_head": 4, "n_positions": 1024},
     "qwen3_5": {
         "linear_num_key_heads": 2,
@@ -54,9 +55,10 @@ CHANGES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3,
     },
 }
-"""Matrices that lie otherwise: beside experts, turned in the checkpoint, of linear attention."""
+"""Matrices that lie otherwise: beside experts, of experts, turned in the checkpoint, of linear
+attention."""
 TOLERANCE = 6e-2
-WIDE = {"gemma4": 0.25, "qwen3_5": 0.15}
+WIDE = {"gemma4": 0.25, "qwen3_5": 0.15, "qwen3_moe": 0.15}
 PROMPT = [3 + (7 * place) % 900 for place in range(300)]
 GIVEN = tuple(enumerate(PROMPT[100:112]))
 

@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 class GPUAdapter:
     """An adapter that steps may name; its memory is free again when nobody holds it."""
 
-    def __init__(self, place: int, image: array[int]) -> None:
+    def __init__(self, place: int, image: array[int], *, adapts_experts: bool) -> None:
         self.size_bytes = len(image)
+        self.adapts_experts = adapts_experts
         self.place = place
         """Where it lies from the start of all, in units of ``PLACE_BYTES``."""
         self.unsent: array[int] | None = image
@@ -71,6 +72,12 @@ class AdapterPool:
         self._most_rank = align_up(options.max_rank, RANKS)
         starts = [packed_starts(matrix.part_rows) for matrix in self._matrices]
         self._starts_bytes = b"".join(starts)
+        stacks = [one for one in self._matrices if one.slots]
+        self._of_experts = {
+            matrix.name for one in stacks for matrix in (one.matrix, one.shared) if matrix
+        }
+        self._adapts_experts = False
+        """Whether any adapter that steps had does; if not, nothing is launched for them."""
         self._block = gpu.allocate(options.gpu_bytes + len(self._starts_bytes))
         self.length_bytes = self._block.length_bytes
         self._ranges = Ranges(options.gpu_bytes // PLACE_BYTES)
@@ -115,15 +122,21 @@ class AdapterPool:
                 hint="Set more aside with --lora-gib, or unload others first.",
             )
         try:
-            handle = GPUAdapter(place, image_at(place, parts, adapter.name))
+            image = image_at(place, parts, adapter.name)
+            has_experts = not self._of_experts.isdisjoint(adapter.parts)
+            handle = GPUAdapter(place, image, adapts_experts=has_experts)
         except BaseException:
             self._ranges.give_back(place, needed)
             raise
         weakref.finalize(handle, self._ranges.give_back, place, needed)
         return handle
 
-    def send(self, chunks: Iterable[SequenceChunk], stream: Stream) -> None:
-        """Send what a step uses and the device has not got yet, in the step's stream."""
+    def send(self, chunks: Iterable[SequenceChunk], stream: Stream) -> bool:
+        """Send what a step uses and the device has not got yet, in the step's stream.
+
+        Returns whether it is the first that adds to experts: steps captured before do not.
+        """
+        added_before = self._adapts_experts
         for chunk in chunks:
             adapter = chunk.adapter
             if adapter is not None and (image := adapter.unsent) is not None:
@@ -132,6 +145,8 @@ class AdapterPool:
                 self._gpu.copy_to_device(target, address, length, stream)
                 stream.synchronize()  # the image goes, and its memory is not pinned
                 adapter.unsent = None
+                self._adapts_experts |= adapter.adapts_experts
+        return self._adapts_experts and not added_before
 
     def shrink(self, step: Step, name: str, inputs: Activation) -> None:
         """Begin with what the rows' adapters add to the product of a matrix and its inputs.
@@ -158,6 +173,8 @@ class AdapterPool:
         is_down: bool,
     ) -> None:
         """Add what the rows' adapters make of the inputs of experts to their products."""
+        if not self._adapts_experts:
+            return
         add_to_pairs(
             step.launcher,
             self._by_name[name],

@@ -211,7 +211,8 @@ class GPUBackend(PooledBlocks, StartingBackend):
         """Send what a step uses of adapters and the device has not got yet."""
         if plan.adapter_tiles:
             assert self._model.adapters is not None
-            self._model.adapters.send(plan.batch.chunks, self._stream)
+            if self._model.adapters.send(plan.batch.chunks, self._stream):
+                self._graphs.forget()  # which add nothing to experts
 
     def _moved(self, placement: Placement, block: Block) -> None:
         """Forget what holds addresses of weights, which lie elsewhere now."""
