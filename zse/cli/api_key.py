@@ -102,7 +102,10 @@ def delete(name: KeyName, as_json: Json = False) -> None:
 
 @app.command("enable")
 def enable(name: AnyName = None, as_json: Json = False) -> None:
-    """Let a key in again; without NAME, ask programs on this machine for keys again."""
+    """Let a key in again.
+
+    Without NAME programs on this machine are asked for keys again.
+    """
     _switch(name, is_enabled=True)
     words = f"The key {name!r} lets in." if name else "Keys are asked for."
     _tell(as_json, words, name=name, enabled=True)
@@ -110,7 +113,9 @@ def enable(name: AnyName = None, as_json: Json = False) -> None:
 
 @app.command("disable")
 def disable(name: AnyName = None, as_json: Json = False) -> None:
-    """Let a key in no longer; without NAME, ask programs on this machine for none.
+    """Let a key in no longer.
+
+    Without NAME programs on this machine are asked for none.
 
     A server that other machines reach asks for keys all the same, unless --public says that a gate
     in front of it does.
@@ -130,7 +135,10 @@ def reset(name: KeyName, as_json: Json = False) -> None:
 
 @app.command("status")
 def status(name: AnyName = None, as_json: Json = False) -> None:
-    """Show what keys have used in the last minute, as the audit log of this user's servers says."""
+    """Show what keys have used in the last minute.
+
+    The audit log of this user's servers says it.
+    """
     settings, now = load_settings(), time.time()
     table = key_file_of(settings).read()
     if name is not None and table.find(name) is None:

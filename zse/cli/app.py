@@ -34,10 +34,13 @@ def say(words: str) -> None:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help has its options in the groups that they name."""
+    """A command whose help has examples, and its options in the groups that they name."""
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write arguments, then options: those without a group first."""
+        """Write examples, arguments, then options: those without a group first."""
+        if lines := examples_of(ctx):
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in lines))
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
@@ -50,6 +53,13 @@ class GroupedCommand(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def examples_of(ctx: Context) -> list[str]:
+    """Return the examples that help shows of a command."""
+    from zse.cli.examples import example_lines
+
+    return example_lines(ctx.command_path.partition(" ")[2])
 
 
 class App(typer.Typer):

@@ -33,7 +33,10 @@ def show(
     is_changed: Annotated[bool, Option("--changed", help="Only what is no default.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a command with these flags would go by here: flags, then variables, then files."""
+    """Show what a command with these flags would go by here.
+
+    Flags count before variables, and these before files.
+    """
     origins = settings_origins()
     origins |= {name: "flag" for name, value in given.items() if value not in (None, [], ())}
     values = _values_of(with_flags(load_settings(), given))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
 
-from zse.cli.app import App, command_of, say
+from zse.cli.app import App, GroupedCommand, command_of, say
 from zse.cli.deployed import TargetName, send_request
 from zse.cli.deployed import app as of_deployed
 from zse.cli.parameters import Force, Json, complete_model
@@ -79,7 +78,7 @@ Apply = Annotated[bool, Option("--apply", help="Create it now: run the commands 
 app = App()
 
 
-class _DeployCommand(TyperCommand):
+class _DeployCommand(GroupedCommand):
     """A command whose help goes on with what the target that was named knows."""
 
     def make_context(

@@ -108,9 +108,10 @@ def sbom(
         str, Option(metavar="OS/ARCH", help="Of this platform; the first when not given.")
     ] = "",
 ) -> None:
-    """Print the bill of materials (SPDX) that is stored beside an image.
+    """Print the bill of materials (SPDX) of an image.
 
-    Programs that look for known flaws read it: zse image sbom llm.tar > llm.spdx.json
+    It is stored beside the image. Programs that look for known flaws read it:
+    zse image sbom llm.tar > llm.spdx.json
     """
     from zse.oci.image.inspect import read_sbom
     from zse.oci.image.source import open_image
@@ -127,9 +128,10 @@ def push(
         str, Argument(metavar="NAME[:TAG]", help="What it is called there: REGISTRY/NAME[:TAG].")
     ],
 ) -> None:
-    """Bring a finished image, and what is stated about it, to a registry.
+    """Bring a finished image to a registry.
 
-    No byte of it changes, so it keeps its digest, which is printed.
+    What is stated about it comes along. No byte of it changes, so it keeps its digest, which is
+    printed.
     """
     import tempfile
 

@@ -178,7 +178,7 @@ def pull(
 
 @app.command("add")
 def add(file: Annotated[str, Argument(metavar="FILE", help="A .zse file.")], pack: Pack) -> None:
-    """Put PACK into the .zse FILE, in place, as its section for that architecture."""
+    """Put PACK into the .zse FILE, in place, for its architecture."""
     from zse.format.append import append_section
     from zse.kernels.find import section_name
     from zse.kernels.pack import KernelPack

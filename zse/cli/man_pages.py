@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from zse import __version__
-from zse.cli.app import HELP_NAMES
+from zse.cli.app import HELP_NAMES, examples_of
 from zse.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def _page(context: Context) -> str:
         lines.append(".SH DESCRIPTION")
         for paragraph in paragraphs[1:]:
             lines += [".PP", _text(_joined(paragraph))]
+    if examples := examples_of(context):
+        lines += [".SH EXAMPLES", ".nf", *map(_text, examples), ".fi"]
     lines += _options(context)
     lines += _commands(context)
     lines.append(".SH EXIT STATUS")

@@ -49,7 +49,7 @@ def plan(
     activations: Activations = "raw",
     as_json: Json = False,
 ) -> None:
-    """Show which machine would compute which layers, the tokens a second, and why.
+    """Show which machine would compute which layers, and why.
 
     Nothing is downloaded and no machine is asked: of a hub id the registry's numbers are read.
     """
@@ -138,10 +138,10 @@ def start(
         str, Option(metavar="NAME", help="What computes: cpu, cuda, or cuda:N for one GPU of many.")
     ] = "cpu",
 ) -> int:
-    """Be a node: compute the layers that a front end (`zse serve --mesh`) gives out.
+    """Be a node: compute the layers that a front gives out.
 
-    The first line on stdout says where it listens. It reads ZSE_MESH_SECRET, holds nothing without
-    a front, and takes the next one when that leaves.
+    A front is `zse serve --mesh`. The first line on stdout says where the node listens. It reads
+    ZSE_MESH_SECRET, holds nothing without a front, and takes the next one when that leaves.
     """
     from zse.mesh.serving import NodeStart, run_node
     from zse.settings import load_settings

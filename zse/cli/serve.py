@@ -21,16 +21,10 @@ app = App()
 def command(*, model: OptionalModel = None, given: dict[str, Any]) -> int:
     """Serve MODEL over HTTP; without one, the model that ZSE_MODEL names, else the built-in one.
 
-    \b
-    zse serve tiny                                  the built-in model, to try it
-    zse serve qwen.zse --port 9000                  a file that `zse convert` wrote
-    zse serve Qwen/Qwen2.5-7B-Instruct              of the hub, converted on first use
-    zse serve --models ./files                      a folder: requests name the model
-
     The port answers at once: /health/live says so, /health/ready waits for the model. Logs go to
     stderr: words on a terminal, JSON lines elsewhere. Ctrl-C and SIGTERM let running answers end
     first.
-    """  # noqa: D301 - what Typer takes for "as it stands"
+    """
     from zse.serve.start import start
 
     return start(with_flags(load_settings(), {"model": model, **given}))
