@@ -7,9 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from zse.engine.prompt_budget import CROWD_STEPS, LEAST_SECONDS, STRETCH, PromptBudget
+from zse.engine.prompt_budget import (
+    CROWD_SHARE,
+    CROWD_STEPS,
+    LEAST_SECONDS,
+    LONGEST_SECONDS,
+    STRETCH,
+    PromptBudget,
+)
 
 MOST, LONG = 8192, 2048
+CROWD = CROWD_STEPS * LONG
 
 
 def new_budget() -> PromptBudget:
@@ -53,12 +61,42 @@ def test_a_piece_and_the_rows_beside_it_are_as_many_as_a_device_computes_well(
         assert beside(budget, rows) + rows == LONG // 2
 
 
-def test_a_crowd_is_read_in_pieces_twice_as_long() -> None:
+def test_as_many_prompts_as_answers_are_read_in_pieces_twice_as_long() -> None:
     budget = seen(*SLOW)
     assert beside(budget, 4, prompts=3, tokens=900) + 4 == LONG // 2
-    assert beside(budget, 4, prompts=4, tokens=900) + 4 == LONG  # as many wait for a first token
-    assert beside(budget, 64, prompts=9, tokens=CROWD_STEPS * LONG - 1) + 64 == LONG // 2
-    assert beside(budget, 64, prompts=9, tokens=CROWD_STEPS * LONG) + 64 == LONG
+    assert beside(budget, 4, prompts=4, tokens=900) + 4 == LONG
+
+
+def test_a_crowd_is_read_in_pieces_a_little_longer_than_else() -> None:
+    budget = seen(*SLOW)
+    assert beside(budget, 64, prompts=9, tokens=CROWD) + 64 == LONG * CROWD_SHARE
+    assert beside(budget, 64, prompts=127, tokens=CROWD) + 64 == LONG * CROWD_SHARE
+    assert beside(budget, 64, prompts=9, tokens=CROWD - 1) + 64 == LONG // 2
+
+
+def test_a_crowd_that_holds_up_few_is_read_for_as_long_as_a_glance() -> None:
+    assert beside(seen({8: 0.002}, 1e-6), 8, prompts=16, tokens=CROWD) == MOST  # nobody sees it
+    quick, slow = seen({8: 0.002}, 2e-5), seen({8: 0.002}, 3e-5)
+    assert beside(quick, 8, prompts=16, tokens=CROWD) == (LONGEST_SECONDS - 0.002) / 2e-5 // 64 * 64
+    assert beside(slow, 8, prompts=16, tokens=CROWD) == LONG - 8
+    assert beside(new_budget(), 8, prompts=16, tokens=CROWD) == LONG - 8
+
+
+def test_what_a_late_host_saw_of_steps_is_not_taken_for_what_they_take() -> None:
+    clock = SimpleNamespace(at=0.0)
+    budget = PromptBudget(MOST, LONG, now=lambda: clock.at)
+    budget.note(32, 0, 0.003)
+    budget.note(32, 1024, 0.003 + 1024 * 1.5e-5)
+    before = {rows: beside(budget, rows) for rows in (1, 32, 128)}
+    for _ in range(50):  # a step of 3 ms each, whose end is seen when the next is launched: 12 ms
+        steps = [[SimpleNamespace(num_tokens=32, kind="decode")] for _ in range(2)]
+        budget.submitted(steps[0], clock.at)
+        budget.submitted(steps[1], clock.at + 0.011)
+        clock.at += 0.012
+        budget.done(steps[0], was_over=True)
+        clock.at += 0.001
+        budget.done(steps[1])  # it seems to have taken 1 ms
+    assert {rows: beside(budget, rows) for rows in (1, 32, 128)} == before
 
 
 def test_many_answers_leave_prompts_something() -> None:

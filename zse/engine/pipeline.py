@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PENDING = (PENDING_TOKEN,)
+_AT_ONCE_SECONDS = 0.0003
+"""A step that is waited for no longer had ended before: the device has waited for the host."""
 
 
 class StepPipeline:
@@ -113,10 +115,13 @@ class StepPipeline:
         """Wait for a step; return its chunks with their answers."""
         if self.trace is not None:
             self.trace.waiting()
+        budget = self._scheduler.prompt_budget
+        waiting_from = budget.now()
         answers = step.wait()
+        was_over = self._looks_ahead and budget.now() - waiting_from < _AT_ONCE_SECONDS
         if self.trace is not None:
             self.trace.ended(chunks, step)
-        self._scheduler.prompt_budget.done(chunks)
+        budget.done(chunks, was_over=was_over)
         if self._clock is not None:
             self._clock.done(chunks)
         self._scheduler.done()
