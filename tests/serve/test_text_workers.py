@@ -1,4 +1,5 @@
 import asyncio
+import sys
 import threading
 import time
 
@@ -171,6 +172,21 @@ def test_texts_that_wait_together_are_read_without_the_loop_in_between(place):
         return await asyncio.gather(first, slow, *others)
 
     assert asyncio.run(main()) == ["first", "slow", "second", "third"]
+
+
+def test_threads_take_short_turns_while_texts_are_read_and_no_longer(place):
+    usual = sys.getswitchinterval()
+
+    async def main():
+        waiting = [place.ask(name, size=5) for name in ("first", "second")]
+        await asyncio.sleep(0)
+        during = sys.getswitchinterval()
+        place.gate.set()
+        await asyncio.gather(*waiting)
+        return during
+
+    assert asyncio.run(main()) == pytest.approx(min(usual, 0.001))
+    assert sys.getswitchinterval() == usual
 
 
 def test_a_tenant_whose_line_never_empties_does_not_make_the_server_remember_its_past(place):

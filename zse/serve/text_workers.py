@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from zse.engine.fairness import FairShare
 from zse.errors import DeadlineError
+from zse.stream.turns import begin_turns, end_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,9 @@ SHORT_CHARACTERS = 65536
 """Some 30 ms of tokenizing."""
 _TOGETHER_CHARACTERS = 8192
 """Of the jobs that a thread takes at once, unless one alone has more: some 4 ms."""
+_TURN_SECONDS = 0.001
+"""Of the interpreter's threads while texts are read: a thread asks for it several times a text, and
+an engine's, which launches a prompt, gives it up after 5 ms else."""
 _MAX_REMEMBERED = 1024
 """Requests of a tenant, before those are forgotten whose turn is over."""
 
@@ -161,6 +165,7 @@ class _Lane:
         return result
 
     def close(self) -> None:
+        self._take_turns(is_busy=False)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _begin_next(self) -> None:
@@ -169,11 +174,17 @@ class _Lane:
         while left > 0 and (job := self._next(left if jobs else None)) is not None:
             jobs.append(job)
             left -= job.size
-        self._is_busy = bool(jobs)
+        self._take_turns(is_busy=bool(jobs))
         if not jobs:
             return
         done = asyncio.get_running_loop().run_in_executor(self._thread, _work, jobs)
         done.add_done_callback(lambda ended: self._end(jobs, ended))
+
+    def _take_turns(self, *, is_busy: bool) -> None:
+        """Have threads take short turns from now on where there is work, else long ones."""
+        if is_busy != self._is_busy:
+            (begin_turns if is_busy else end_turns)(_TURN_SECONDS)
+            self._is_busy = is_busy
 
     def _next(self, most: int | None) -> _Job | None:
         """Take the job whose turn it is; none where it has more than ``most`` characters."""
