@@ -110,10 +110,13 @@ class Server:
         self._log = log
 
     def first_token_ms(self, name: str, vocabulary: int, variant: int) -> float:
-        """Return how long one streamed token of a model takes, from the request on."""
+        """Return how long one streamed token of a model takes, from the request on.
+
+        Prompts are of several lengths, as those of people are.
+        """
         body = {
             "model": name,
-            "prompt": prompt_ids(PROMPT_TOKENS, vocabulary, variant),
+            "prompt": prompt_ids(PROMPT_TOKENS - variant % 7, vocabulary, variant),
             "max_tokens": 1,
             "ignore_eos": True,
             "temperature": 0,
