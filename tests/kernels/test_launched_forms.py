@@ -276,12 +276,12 @@ def test_every_norm_and_gate_that_is_turned_is_one_that_a_width_asks_for() -> No
     launcher = Recorder()
     for hidden in (2048, 4096, 8192):
         turned_norm(launcher, 0, 0, 1e-6, Turned(rows=300, columns=hidden, codes=0, scales=0))
-    for width in (4096, 8192, 14336, 18944):
-        inputs = Plain(rows=300, columns=2 * width, values=0)
-        output = Turned(rows=300, columns=width, codes=0, scales=0)
+    for width in (4096, 8192, 14336, 18944, 27648):
+        inputs = Plain(rows=200, columns=2 * width, values=0)
+        output = Turned(rows=200, columns=width, codes=0, scales=0)
         turned_silu(launcher, inputs, output)
         weights = Turned(rows=2 * width, columns=4096, codes=0, scales=0)
-        turned_gates(launcher, Turned(rows=300, columns=4096, codes=0, scales=0), weights, 0)
+        turned_gates(launcher, Turned(rows=200, columns=4096, codes=0, scales=0), weights, 0)
         round_gates(launcher, 0, output)
     assert launcher.keys == packed(of=turned_forms.VARIANTS)
 

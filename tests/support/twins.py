@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.kernels.turned.variants import GATES_EXTRA
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -28,11 +30,11 @@ def memory(address: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
-def product(operands: Mapping[str, int], rows: int) -> torch.Tensor:
+def product(operands: Mapping[str, int], rows: int, columns: slice = slice(None)) -> torch.Tensor:
     """Return float64 [tokens, rows] of turned tokens times turned rows, by their scales."""
-    tokens, columns = operands["tokens"], operands["steps"] * GROUP
-    values = memory(operands["values"], torch.int8, tokens, columns).double()
-    weights = memory(operands["weights"], torch.int8, rows, columns).double()
+    tokens, all_columns = operands["tokens"], operands["steps"] * GROUP
+    values = memory(operands["values"], torch.int8, tokens, all_columns)[:, columns].double()
+    weights = memory(operands["weights"], torch.int8, rows, all_columns)[:, columns].double()
     token_scales = memory(operands["token_scales"], torch.float32, tokens).double()
     row_scales = memory(operands["row_scales"], torch.float32, rows).double()
     return values @ weights.T * token_scales[:, None] * row_scales
@@ -43,17 +45,25 @@ def turned_gates(operands: Mapping[str, int], _types: Mapping[str, str], _grid: 
     width = groups * GROUP
     gate, up = product(operands, 2 * width).chunk(2, -1)
     values = (gate * torch.sigmoid(gate) * up).bfloat16().double()
-    turned = values.view(tokens, groups, GROUP) @ signs()
-    memory(operands["maxima"], torch.float32, tokens, groups)[:] = turned.abs().amax(-1)
-    memory(operands["outputs"], torch.bfloat16, tokens, width)[:] = turned.view(tokens, width)
+    tiles = operands["tiles"]
+    by_group = values.view(tokens, groups, GROUP)
+    by_group[:, :tiles] = by_group[:, :tiles] @ signs(GROUP)
+    pieces = by_group[:, tiles:].unflatten(2, (-1, GATES_EXTRA))  # the others by pieces
+    by_group[:, tiles:] = (pieces @ signs(GATES_EXTRA)).flatten(2)
+    maxima = memory(operands["maxima"], torch.float32, tokens, groups)
+    maxima[:, :tiles] = by_group[:, :tiles].abs().amax(-1)
+    memory(operands["outputs"], torch.bfloat16, tokens, width)[:] = by_group.view(tokens, width)
 
 
-def matmul_8bit(operands: Mapping[str, int], types: Mapping[str, str], _grid: Grid) -> None:
+def matmul_8bit(operands: Mapping[str, int], types: Mapping[str, str], grid: Grid) -> None:
     rows, stride = operands["rows"] * EVEN_ROWS, operands["stride"] * EVEN_ROWS
     dtype = torch.float32 if types["outputs"] == "*fp32" else torch.bfloat16
-    for token, line in enumerate(product(operands, rows)):
-        address = operands["outputs"] + token * stride * dtype.itemsize
-        memory(address, dtype, rows)[:] = line
+    steps, splits, address = operands["steps"], grid[1], operands["outputs"]
+    for split in range(splits):
+        begin, end = (steps * each // splits * GROUP for each in (split, split + 1))
+        for line in product(operands, rows, slice(begin, end)):
+            memory(address, dtype, rows)[:] = line
+            address += stride * dtype.itemsize
 
 
 def direct_products(operands: Mapping[str, int], types: Mapping[str, str], grid: Grid) -> None:
@@ -76,10 +86,20 @@ def direct_products(operands: Mapping[str, int], types: Mapping[str, str], grid:
         outputs[split] = torch.einsum("mbk,nbk->mn", values[:, own], weights[:, own])
 
 
-def signs() -> torch.Tensor:
-    """Return Hadamard's matrix of 128 columns, float64."""
+def imma_int8(operands: Mapping[str, int], _types: Mapping[str, str], _grid: Grid) -> None:
+    tokens, rows, blocks = operands["rows"], operands["N"], operands["blocks"]
+    codes = memory(operands["codes"], torch.int8, tokens, blocks, GROUP).double()
+    scales = memory(operands["x_scales"], torch.float32, tokens, blocks, 1).double()
+    weights = memory(operands["weights"], torch.int8, rows, blocks * GROUP).double()
+    row_scales = memory(operands["row_scales"], torch.float32, rows).double()
+    found = (codes * scales).flatten(1) @ weights.T * row_scales
+    memory(operands["outputs"], torch.float32, tokens, rows)[:] = found
+
+
+def signs(columns: int) -> torch.Tensor:
+    """Return Hadamard's matrix of so many columns, a power of two, float64."""
     found = torch.ones(1, 1, dtype=torch.float64)
-    for _ in range(7):
+    while len(found) < columns:
         found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)], 0)
     return found
 
@@ -87,5 +107,6 @@ def signs() -> torch.Tensor:
 TWINS: Mapping[str, Twin] = {
     "linear.imma_direct": direct_products,
     "turned.gates": turned_gates,
+    "linear.imma_int8_apart": imma_int8,
     "linear.matmul_8bit_apart": matmul_8bit,
 }

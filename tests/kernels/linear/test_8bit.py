@@ -11,6 +11,7 @@ from interpreted import InterpretedLauncher  # chooses the interpreter; before t
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from gpu_facts import H200
 from matrices import Matrix, make_matrix, relative_error
 
 from zse.kernels.layout import Plain, Turned
@@ -149,9 +150,13 @@ def test_products_lie_in_rows_of_a_wider_result_and_nothing_is_written_past_the_
     assert outputs[:, rows:].isnan().all()
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-def test_programs_that_share_a_tile_leave_summands_of_the_product(splits: int) -> None:
-    tokens, rows, columns = 5, 48, 512
+@pytest.mark.parametrize(
+    ("tokens", "columns", "splits"), [(5, 512, 1), (5, 512, 3), (130, 8192, 5)]
+)
+def test_programs_that_share_a_tile_leave_summands_of_the_product(
+    tokens: int, columns: int, splits: int
+) -> None:
+    rows = 48
     generator = torch.Generator().manual_seed(3)
     values, weights = (
         torch.randint(-127, 128, (count, columns), generator=generator, dtype=torch.int8)
@@ -173,10 +178,10 @@ def test_programs_that_share_a_tile_leave_summands_of_the_product(splits: int) -
 
 
 def test_few_tiles_are_shared_and_many_are_not() -> None:
-    assert splits_of_turned(3584, 18944, 128, 132) == 4
-    assert splits_of_turned(3584, 3584, 128, 132) == 4
-    assert splits_of_turned(37888, 3584, 128, 132) == 1
-    assert splits_of_turned(3584, 18944, 256, 132) == 4
+    assert splits_of_turned(3584, 18944, 128, H200) == 4
+    assert splits_of_turned(3584, 3584, 128, H200) == 4
+    assert splits_of_turned(37888, 3584, 128, H200) == 1
+    assert splits_of_turned(3584, 18944, 256, H200) == 4
 
 
 def test_a_token_that_is_taken_in_parts_has_one_scale() -> None:

@@ -118,8 +118,22 @@ def test_eight_tokens_meet_codes_of_three_bits_without_tensor_cores(rows: int, f
     assert "imma" in plan_any_rows(weight, rows, quantized=True, device=H200).variant.key
 
 
-def test_a_head_of_many_rows_takes_as_many_tokens_at_a_time_as_are_measured_fastest() -> None:
-    head = LinearWeight(scheme="int8", rows=152064, columns=3584, weights=0)
-    for rows in (128, 256):
-        found = plan_linear(head, rows, quantized=True, device=H200, max_splits=1)
-        assert found.variant.key == "linear.imma_int8[BN=64,BM=128,STAGES=4]w8s4"
+HEAD = LinearWeight(scheme="int8", rows=152064, columns=3584, weights=0)
+
+
+@pytest.mark.parametrize("rows", [65, 128, 256])
+def test_a_head_of_many_rows_is_multiplied_by_programs_that_stay_where_there_are_some(
+    rows: int,
+) -> None:
+    found = plan_linear(HEAD, rows, quantized=True, device=H200, max_splits=1)
+    assert "imma_int8_apart" in found.variant.key
+    assert found.grid == (132, 1, 1)
+    elsewhere = replace(H200, target="sm_80")
+    others = [
+        plan_linear(HEAD, 64, quantized=True, device=H200),
+        plan_linear(HEAD, rows, quantized=True, device=elsewhere, max_splits=1),
+        plan_linear(replace(HEAD, rows=32000), 128, quantized=True, device=H200),
+        plan_any_rows(HEAD, rows, quantized=True, device=H200),
+    ]
+    assert not any("apart" in plan.variant.key for plan in others)
+    assert others[1].variant.key == "linear.imma_int8[BN=64,BM=128,STAGES=4]w8s4"

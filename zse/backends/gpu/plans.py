@@ -179,7 +179,7 @@ class StepPlans:
         """Return how many summands a product of turned rows leaves; one of matrices not kept."""
         if not self._turns_fewer:
             return 1
-        return splits_of_turned(weight.rows, weight.columns, rows, self.facts.multiprocessors)
+        return splits_of_turned(weight.rows, weight.columns, rows, self.facts)
 
     @property
     def _turns(self) -> bool:

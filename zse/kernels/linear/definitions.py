@@ -164,6 +164,13 @@ IMMA_DIRECT = Kernel(
     ),
     targets=("sm_90",),
 )
+IMMA_INT8_APART = Kernel(
+    name="linear.imma_int8_apart",
+    module="zse.kernels.linear.triton.apart",
+    function="imma_int8_apart",
+    arguments=IMMA_INT8.arguments,
+    targets=("sm_90",),
+)
 WIDEN_FOUR_BIT = _kernel(
     "prefill",
     "widen_four_bit",

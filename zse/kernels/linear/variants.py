@@ -18,6 +18,7 @@ from zse.kernels.linear.definitions import (
     GEMV_NL4_PAIRS,
     IMMA_FOUR_BIT,
     IMMA_INT8,
+    IMMA_INT8_APART,
     MATMUL,
     MATMUL_8BIT,
     MATMUL_8BIT_APART,
@@ -131,6 +132,11 @@ def imma(scheme: str, group: int, *, bn: int, bm: int, warps: int = 4, stages: i
         num_stages=stages,
         types=(("scales", SCALE[scheme]),) if grouped else (),
     )
+
+
+def imma_int8_apart() -> Variant:
+    """Return the form for a batch of int8 activations whose warps fetch and multiply apart."""
+    return variant(IMMA_INT8_APART, num_stages=4, BN=256, BM=128, STAGES=4)
 
 
 def widen(scheme: str, group: int) -> Variant:
@@ -362,6 +368,7 @@ def _all() -> tuple[Variant, ...]:
         for apart in (False, True):
             found += matmul_8bit_forms(outputs, apart=apart)
         found += [matmul_8bit_split(outputs, tokens) for tokens in (0, 1)]
+    found.append(imma_int8_apart())
     found += [turn_tokens(columns) for columns in (1, TOKEN_GROUPS * TURNED_COLUMNS + 1)]
     return tuple(dict.fromkeys(found))
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.kernels.layout import ACTIVATION_GROUP
-from zse.kernels.turned.variants import GATES, GATES_GROUPS, gates_variant, round_variant
+from zse.kernels.turned.variants import (
+    GATES,
+    GATES_EXTRA,
+    GATES_GROUPS,
+    REST_GROUPS,
+    gates_variant,
+    round_variant,
+)
 from zse.units import align_up
 
 if TYPE_CHECKING:
@@ -29,6 +36,21 @@ def gates_bytes(rows: int, width: int) -> int:
     return align_up(rows * width * 2, _ALIGNMENT) + rows * (width // ACTIVATION_GROUP) * 4
 
 
+def gates_tiles(groups: int, tokens: int, processors: int) -> int:
+    """Return how many groups of gates have tiles of their own, in the fewest rounds of programs.
+
+    Columns of the others are divided among these tiles. Fewer tiles take longer, each: so all
+    groups have one where rounds are nearly as full, or many.
+    """
+    tiles_m = -(-tokens // GATES_TOKENS)
+    rounds = -(-tiles_m * groups // processors)
+    tiles = (rounds - 1) * processors // tiles_m
+    rest = groups - tiles
+    fits = rest * ACTIVATION_GROUP <= tiles * GATES_EXTRA and rest <= REST_GROUPS[-1]
+    each = 1 + GATES_EXTRA / ACTIVATION_GROUP
+    return tiles if fits and (rounds - 1) * each < rounds else groups
+
+
 def turned_gates(
     launcher: Launcher,
     inputs: Turned,
@@ -47,9 +69,10 @@ def turned_gates(
     """
     width = weights.rows // 2
     groups = width // ACTIVATION_GROUP
-    programs = -(-inputs.rows // GATES_TOKENS) * groups
+    tiles = gates_tiles(groups, inputs.rows, launcher.device.multiprocessors)
+    programs = -(-inputs.rows // GATES_TOKENS) * tiles
     launcher.launch(
-        tuned or gates_variant(),
+        tuned or gates_variant(extra=GATES_EXTRA if tiles < groups else 0),
         (min(programs, launcher.device.multiprocessors), 1, 1),
         inputs.codes,
         inputs.scales,
@@ -59,6 +82,7 @@ def turned_gates(
         _maxima(address, inputs.rows, width),
         inputs.rows,
         groups,
+        tiles,
         weights.columns // ACTIVATION_GROUP,
     )
 
@@ -67,16 +91,21 @@ def round_gates(
     launcher: Launcher, address: int, output: Turned, *, tuned: Variant | None = None
 ) -> None:
     """Round what ``turned_gates`` left at an address; it may lie where that one's inputs were."""
-    form = tuned or round_variant()
+    groups = output.columns // ACTIVATION_GROUP
+    tiles = gates_tiles(groups, output.rows, launcher.device.multiprocessors)
+    rest = next((held for held in (0, *REST_GROUPS) if held >= groups - tiles), 0)
+    form = tuned or round_variant(rest=rest)
+    turned_columns = tiles * ACTIVATION_GROUP
     columns = int(dict(form.constants)["COLUMNS"])
     launcher.launch(
         form,
-        (output.rows, -(-output.columns // columns), 1),
+        (output.rows, -(-turned_columns // columns), 1),
         address,
         _maxima(address, output.rows, output.columns),
         output.codes,
         output.scales,
         output.columns,
+        turned_columns,
     )
 
 

@@ -45,6 +45,7 @@ GATES = Kernel(
         pointer("maxima", "fp32"),
         number("tokens"),
         number("groups"),
+        number("tiles"),
         number("steps"),
     ),
     targets=("sm_90",),
@@ -59,6 +60,7 @@ ROUND = Kernel(
         pointer("outputs", "i8"),
         pointer("scales", "fp32"),
         number("width", aligned=True),
+        number("turned_columns", aligned=True),
     ),
 )
 NORM_GROUPS = (16, 32, 64)
@@ -68,6 +70,8 @@ SILU_GROUPS = (32, 64, 128, 256)
 MOST_HELD = 128
 GATES_GROUPS = 256
 """Most groups of rows of gates whose product leaves them turned."""
+GATES_EXTRA, REST_GROUPS = 16, (16, 32)
+"""Columns that a tile of gates may take beside its group; groups that are made of such columns."""
 WIDE_TARGET, MOST_ELSEWHERE = "sm_90", 64
 """Architecture whose registers hold gates of more groups than so many."""
 
@@ -96,19 +100,28 @@ def turned_silu_variant(groups: int, *, num_warps: int = 0) -> Variant:
     )
 
 
-def gates_variant(*, stages: int = 3, grouped: int = 16) -> Variant:
-    """Return the form of gates; ``grouped`` tiles of tokens share one of weights in the cache."""
-    return variant(GATES, num_stages=stages, GROUPED=grouped, STAGES=stages)
+def gates_variant(*, extra: int = 0, stages: int = 3, grouped: int = 16) -> Variant:
+    """Return the form of gates.
+
+    Args:
+        extra: Columns of groups without a tile that each tile takes beside its own.
+        stages: Steps on their way.
+        grouped: Tiles of tokens that share one of weights in the cache.
+    """
+    return variant(GATES, num_stages=stages, EXTRA=extra, GROUPED=grouped, STAGES=stages)
 
 
-def round_variant(*, columns: int = 4096, num_warps: int = 4) -> Variant:
-    """Return the form that rounds gates, by programs of so many columns."""
-    return variant(ROUND, num_warps=num_warps, GROUPS=GATES_GROUPS, COLUMNS=columns)
+def round_variant(*, rest: int = 0, columns: int = 4096, num_warps: int = 4) -> Variant:
+    """Return the form that rounds gates, by programs of so many columns.
+
+    Up to ``rest`` groups of a row, 0, 16 or 32, are still to be turned.
+    """
+    return variant(ROUND, num_warps=num_warps, GROUPS=GATES_GROUPS, REST=rest, COLUMNS=columns)
 
 
 VARIANTS: tuple[Variant, ...] = (
     *(turned_norm_variant(groups) for groups in NORM_GROUPS),
     *(turned_silu_variant(groups) for groups in SILU_GROUPS),
-    gates_variant(),
-    round_variant(),
+    *(gates_variant(extra=extra) for extra in (0, GATES_EXTRA)),
+    *(round_variant(rest=rest) for rest in (0, *REST_GROUPS)),
 )

@@ -164,9 +164,9 @@ def turn_tokens(values, outputs, scales, tokens, row_groups, GROUPS: tl.constexp
         scales: float32 [tokens].
         row_groups: K / 128.
     """
+    sign = signs(0, GROUP, GROUP)
     wait_for_inputs(PDL)
     columns = row_groups.to(tl.int64) * GROUP
-    sign = signs(0, GROUP, GROUP)
     group = tl.arange(0, GROUPS)
     for token in range(tl.program_id(0), tokens, tl.num_programs(0)):
         line = values + token * columns

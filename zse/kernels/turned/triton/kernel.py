@@ -18,6 +18,11 @@ from zse.kernels.triton.parts import (
     to_bf16,
     wait_for_inputs,
 )
+from zse.kernels.turned.variants import GATES_EXTRA
+
+PIECE = tl.constexpr(GATES_EXTRA)
+"""Columns of a group that are turned before the group is."""
+STAGES = tl.constexpr((GROUP.value // GATES_EXTRA).bit_length() - 1)
 
 
 @triton.jit
@@ -113,28 +118,61 @@ def turned_silu(
 
 
 @triton.jit
+def turned_pieces(line, inside):
+    """Return groups, of which each PIECE columns are turned, turned as a whole: by their pieces.
+
+    ``line`` [G, PIECE] are addresses of the first pieces; the result is a tuple of float32.
+    """
+    pieces: tl.tuple = ()
+    for piece in tl.static_range(GROUP // PIECE):
+        values = tl.load(line + piece * PIECE, mask=inside, other=0.0)
+        pieces += (values.to(tl.float32),)
+    for stage in tl.static_range(STAGES):
+        made: tl.tuple = ()
+        for piece in tl.static_range(GROUP // PIECE):
+            other = pieces[piece ^ (1 << stage)]
+            made += (other - pieces[piece] if piece & (1 << stage) else pieces[piece] + other,)
+        pieces = made
+    return pieces
+
+
+@triton.jit
 def round_gates(
-    inputs, maxima, outputs, scales, width,
-    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    inputs, maxima, outputs, scales, width, turned_columns,
+    GROUPS: tl.constexpr, REST: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Round a turned row to int8 by the largest of its maxima. Program: (row, part of it).
+
+    Of up to REST groups behind the first ones each PIECE columns are turned by themselves. All
+    programs of a row turn the rest, to find the largest, and the first one writes it.
 
     Operands:
         inputs: bfloat16 [rows, width].
         maxima: float32 [rows, width / 128]; up to GROUPS a row.
         outputs: int8 [rows, width].
         scales: float32 [rows]; they make up for products that are 128 times as large.
+        turned_columns: Columns that are turned, and have maxima.
     """
     wait_for_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    line, target = inputs + row * width, outputs + row * width
+    column = part * COLUMNS + tl.arange(0, COLUMNS)
+    values = tl.load(line + column, mask=column < turned_columns, other=0.0).to(tl.float32)
     groups = width // GROUP
     every = tl.arange(0, GROUPS)
-    most = tl.max(tl.load(maxima + row * groups + every, mask=every < groups, other=0.0), 0)
-    if tl.program_id(1) == 0:
+    held = every < turned_columns // GROUP
+    most = tl.max(tl.load(maxima + row * groups + every, mask=held, other=0.0), 0)
+    if REST:
+        beside = turned_columns + tl.arange(0, REST)[:, None] * GROUP + tl.arange(0, PIECE)[None, :]
+        rest = turned_pieces(line + beside, beside < width)
+        largest = tl.abs(rest[0])
+        for piece in tl.static_range(1, GROUP // PIECE):
+            largest = tl.maximum(largest, tl.abs(rest[piece]))
+        most = tl.maximum(most, tl.max(tl.max(largest, 1), 0))
+        if part == 0:
+            for piece in tl.static_range(GROUP // PIECE):
+                store_codes(rest[piece], most, target + piece * PIECE, beside, beside < width)
+    if part == 0:
         tl.store(scales + row, most / (127.0 * GROUP))
-    inverse = 127.0 / tl.where(most > 0.0, most, 1.0)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < width
-    values = tl.load(inputs + row * width + column, mask=inside, other=0.0).to(tl.float32)
-    codes = round_to_even(values * inverse).to(tl.int8)
-    tl.store(outputs + row * width + column, codes, mask=inside)
+    store_codes(values, most, target, column, column < turned_columns)
