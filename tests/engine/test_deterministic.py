@@ -45,7 +45,9 @@ DEVICES = [
 ]
 """With a family; one of them has windows."""
 BLOCK_SIZES = {"torch": 8, "cpu": 8, "cuda": 32}
-SHARED_TOKENS = {"torch": 35, "cpu": 135, "cuda": 135}  # a CPU's rows split what is longer than 128
+SHARED_TOKENS = {"torch": 35, "cpu": 135, "cuda": 148}  # a CPU's rows split what is longer than 128
+FEW_BLOCKS = {"torch": 12, "cpu": 37, "cuda": 11}
+"""Hold two sequences of those, but not their ends."""
 NUM_REQUESTS = {"torch": 6, "cpu": 32, "cuda": 500}
 WAYS: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -97,11 +99,11 @@ def requests_of(device: str) -> list[Request]:
 
 def open_core(path: Path, device: str, *, is_short: bool = False, **options: Any) -> EngineCore:
     """A core on a device, with blocks for all that runs or, for a short one, for little of it."""
-    block_size, longest = BLOCK_SIZES[device], SHARED_TOKENS[device] + 28
+    block_size = BLOCK_SIZES[device]
     chosen = load_options(
         device=device,
         block_size=block_size,
-        num_blocks=(2 * longest - 24 if is_short else 4096) // block_size,
+        num_blocks=FEW_BLOCKS[device] if is_short else 4096 // block_size,
         threads=1,
         kernels=load_settings().serve.load.device.kernels,
         **{"deterministic": True, "max_sequences": 24, "max_batch_tokens": 256, **options},
@@ -145,7 +147,7 @@ def test_an_answer_is_the_same_to_the_bit_in_any_company(
         assert not wrong, f"{name}: {len(wrong)} of {len(alone)}"
         stats = core.stats()
         assert bool(stats.prefix_hit_tokens) == options.get("prefix_cache", True)
-        assert stats.preemptions or device == "cuda" or name != "preemptions"
+        assert bool(stats.preemptions) == (name == "preemptions")
         core.close()
 
 
