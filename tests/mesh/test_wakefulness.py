@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from zse.mesh.messages import Place
-from zse.mesh.outgoing import Outgoing
+from zse.mesh.outgoing import Outgoing, _Way
 from zse.mesh.wakefulness import Wakefulness
 
 
@@ -25,15 +25,39 @@ def test_a_sleep_ends_with_the_look_that_tells_its_length() -> None:
     assert not awake.is_asleep(6.6)
 
 
+class Way(_Way):
+    """One that was last heard of at a time."""
+
+    last_sign = 0.0
+
+
+def silent_after(way: _Way, seconds: float) -> bool:
+    return way.is_silent(way.last_sign + seconds, 0.0, 0.25)
+
+
 def test_a_node_that_slept_accuses_nobody_before_it_could_have_heard_of_them() -> None:
-    there = time.monotonic() - 10.0
     ways = Outgoing(lambda *_: None)
     place = Place(0, 1, "b", "address")
     ways.keep([place], 1)
-    ways._ways["rows", "address"] = type("Way", (), {"last_sign": there, "is_ended": True})()
+    way = ways._ways["rows", "address"] = Way()
+    way.last_sign = time.monotonic() - 10.0
     assert ways.silent(0.25) == ["b"]
     ways._wakefulness.look(time.monotonic() - 5.0)
     assert ways.silent(0.25) == []  # it has not looked for 5 s
     ways._wakefulness.look(time.monotonic())
     assert ways.silent(0.25) == []  # it woke just now
     assert ways.silent(0.0) == ["b"]
+
+
+def test_a_way_on_which_little_was_late_before_is_silent_sooner() -> None:
+    steady, late, later = Way(), Way(), Way()
+    for way, gap in ((steady, 0.05), (late, 0.2), (later, 0.9)):
+        for _ in range(3):
+            way.last_sign = max(way.last_sign, way._last_sign) + gap
+            way.look(way.last_sign)
+    assert not silent_after(steady, 0.24)
+    assert silent_after(steady, 0.26)
+    assert not silent_after(late, 0.39)
+    assert silent_after(late, 0.41)
+    assert not silent_after(later, 0.49)
+    assert silent_after(later, 0.51)

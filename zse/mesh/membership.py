@@ -16,6 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from zse.mesh.gaps import Gaps
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -47,12 +48,6 @@ class Patience:
     """That who was silent itself is no witness: what it has not heard it slept through."""
 
 
-_GAPS = 2.0
-"""How many times the longest gap of lately a node may be silent."""
-_GAP_HALVES_SECONDS = 30.0
-"""After which half of a gap is remembered."""
-
-
 class Member:
     """What is known of one node."""
 
@@ -66,8 +61,7 @@ class Member:
         self.is_loaded = False
         """Whether it had much to send when it was last heard of."""
         self.awake_since = now
-        self.longest_gap = 0.0
-        """Between two signs of life, in seconds; long ago counts less."""
+        self.gaps = Gaps()
 
 
 class Membership:
@@ -90,8 +84,7 @@ class Membership:
         gap = now - member.last_heard
         if gap > self._patience.silent_seconds / 2:
             member.awake_since = now
-        faded = member.longest_gap * 0.5 ** (gap / _GAP_HALVES_SECONDS)
-        member.longest_gap = max(gap, faded)
+        member.gaps.heard(gap)
         member.last_heard, member.is_loaded = now, is_loaded
         if member.standing is Standing.SUSPECT:
             member.standing = Standing.ALIVE
@@ -133,7 +126,7 @@ class Membership:
 
     def _allowed(self, member: Member) -> float:
         least, most = self._patience.silent_seconds, self._patience.loaded_silent_seconds
-        return most if member.is_loaded else min(most, max(least, _GAPS * member.longest_gap))
+        return most if member.is_loaded else member.gaps.patience(least, most)
 
     def judged(self, now: float) -> list[str]:
         """Return the suspects whose time is over; their standing says what they are."""
