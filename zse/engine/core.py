@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from zse.engine.acceptance import Acceptance
 from zse.engine.admission import check_request, resolve_max_tokens
+from zse.engine.limits import Limits
 from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
 from zse.engine.ring import pipeline_of
 from zse.engine.scheduler import MOST_BESIDE, Scheduler, rank_of
 from zse.engine.sequence import Sequence, seed_of_choice
 from zse.engine.stats import EngineStats, SpeculationCounts
-from zse.errors import DeviceError, InvalidParameterError, UsageError
+from zse.errors import DeviceError, UsageError
 from zse.kv.cache import KVCache
 from zse.kv.host_tier import HostTier
 
@@ -82,7 +83,7 @@ class EngineCore:
             max_sequences=self.options.max_sequences,
             well_at_once=getattr(runner, "tokens_beside", MOST_BESIDE),
         )
-        self._computes_all_alone = options.device.deterministic
+        self._limits = Limits(runner, self.options, computes_all_alone=options.device.deterministic)
         self._aging_steps = aging_steps
         self._pipeline = pipeline_of(self._scheduler, runner)
         self._relief: MemoryRelief | None = None
@@ -108,23 +109,16 @@ class EngineCore:
     @property
     def max_context(self) -> int:
         """Longest sequence in tokens that the model and the options allow."""
-        allowed = self.options.max_context
-        return min(allowed, self.runner.max_position) if allowed else self.runner.max_position
+        return self._limits.max_context
 
     @property
     def capacity_tokens(self) -> int:
         """Longest sequence in tokens that can finish: the context, or the KV pool if smaller."""
-        # The last token is never fed back, so it needs no room in the pool.
-        return min(self.max_context, self.runner.num_blocks * self.runner.block_size + 1)
+        return self._limits.capacity_tokens
 
     def limit_running(self, max_sequences: int) -> None:
         """Let so many sequences run at once from now on; what runs already is let end."""
         self._scheduler.boarding.max_running = max_sequences
-
-    @property
-    def num_cells(self) -> int:
-        """Longest prompt in tokens that can be read, where nothing follows it."""
-        return min(self.max_context, self.runner.num_blocks * self.runner.block_size)
 
     @property
     def has_work(self) -> bool:
@@ -150,31 +144,7 @@ class EngineCore:
             ContextLengthError: Prompt and completion exceed the context.
             CapacityError: They exceed the KV pool.
         """
-        if query is not None and query.pooling == "first":
-            raise InvalidParameterError(
-                "the first token of a text sees no other in this model; expected last or mean",
-                param="pooling",
-            )
-        check_request(prompt_token_ids, params, vocab_size=self.runner.vocab_size)
-        self._check_alone(params)
-        generates = query is None or query.generates
-        return resolve_max_tokens(
-            len(prompt_token_ids),
-            params.max_tokens if generates else 0,
-            max_context=self.max_context,
-            capacity_tokens=self.capacity_tokens if generates else self.num_cells,
-        )
-
-    def _check_alone(self, params: SamplingParams) -> None:
-        """Refuse to compute one request alone where this device cannot."""
-        if not params.deterministic or self._computes_all_alone:
-            return
-        if not getattr(self.runner, "can_compute_alone", False):
-            raise InvalidParameterError(
-                "'deterministic' was asked for, and this server computes no single requests alone: "
-                "start it with --deterministic",
-                param="deterministic",
-            )
+        return self._limits.check(prompt_token_ids, params, query)
 
     def add_request(self, request: Request) -> None:
         """Accept a request; its ``n`` choices share the prompt's blocks.
@@ -186,8 +156,7 @@ class EngineCore:
         if request.request_id in self._requests:
             raise UsageError(f"request {request.request_id!r} is running already")
         max_tokens = self.check(request.prompt_token_ids, request.params, request.query)
-        if request.params.deterministic and self._computes_all_alone:
-            request = replace(request, params=replace(request.params, deterministic=False))
+        request = self._limits.as_computed(request)
         sequences = self._sequences_of(request, max_tokens)
         self._requests[request.request_id] = sequences
         if request.steps is not None:
