@@ -13,6 +13,7 @@ def test_all_go_on_the_moment_that_another_thread_has_put_the_model():
         held = HeldRequests(state)
         waiting = [asyncio.create_task(held.wait(3600)) for _ in range(100)]
         await asyncio.sleep(0)
+        assert held.num_waiting == 100
 
         def put():
             state.is_starting = False
@@ -22,6 +23,7 @@ def test_all_go_on_the_moment_that_another_thread_has_put_the_model():
         thread.start()
         await asyncio.wait_for(asyncio.gather(*waiting), 30)
         thread.join()
+        assert held.num_waiting == 0
 
     asyncio.run(run())
 

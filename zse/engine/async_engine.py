@@ -259,6 +259,12 @@ class AsyncEngine:
             return None
         return retained
 
+    def expect_request(self) -> None:
+        """Note that a request is about to come: nothing is prepared that would be in its way."""
+        expect = getattr(self._core.runner, "expect_step", None)  # nor is anything by a mesh
+        if expect is not None:
+            expect()
+
     def settle(self) -> None:
         """Wait until all weights are there; raises what kept them from it."""
         settle = getattr(self._core.runner, "settle", None)  # a mesh's weights are elsewhere

@@ -143,6 +143,10 @@ class ModelRunner(RunnerBlocks):
                 has_more = backend.prepare_more()
         backend.settle()
 
+    def expect_step(self) -> None:
+        """Note that a step comes at once: ``settle`` prepares nothing that would be in its way."""
+        self._is_asked = True
+
     def stop_settling(self) -> None:
         """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
         if isinstance(self._backend, Settles):

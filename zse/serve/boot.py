@@ -216,7 +216,7 @@ class ServerProcess:
             from zse.serve.adapters import put_adapters
 
             put_adapters(state.models, entry, state.options.load.lora)
-        self._release_held()
+        self._release_held(model)
         model.settle()
         collector.resume()
         state.ledger.mark("ready")
@@ -224,13 +224,15 @@ class ServerProcess:
             state.ledger.note(name, *times)
         state.is_arriving = False
 
-    def _release_held(self) -> None:
+    def _release_held(self, model: LoadedModel) -> None:
         """Let requests go on that wait for the model."""
         if self._state.options.hold_seconds > 0:
             from zse.serve.held import HeldRequests
 
             held = self._state.made(HeldRequests)
             if held is not None:
+                if held.num_waiting:
+                    model.engine.expect_request()
                 held.release()
 
     def _share(self, model: LoadedModel) -> None:

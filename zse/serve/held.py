@@ -20,13 +20,18 @@ class HeldRequests:
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._is_there = asyncio.Event()
+        self.num_waiting = 0
 
     async def wait(self, seconds: float) -> None:
         """Return when the start has ended, or after so long."""
         last = self._loop.time() + seconds
-        while self._state.is_starting and (left := last - self._loop.time()) > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_there.wait(), min(left, _LOOK_SECONDS))
+        self.num_waiting += 1
+        try:
+            while self._state.is_starting and (left := last - self._loop.time()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_there.wait(), min(left, _LOOK_SECONDS))
+        finally:
+            self.num_waiting -= 1
 
     def release(self) -> None:
         """Let all go on; the model is in the table. Any thread may call this."""

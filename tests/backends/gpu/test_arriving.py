@@ -279,6 +279,19 @@ def test_preparations_leave_off_when_a_step_is_asked_for(path, expected):
     opened.runner.close()
 
 
+def test_nothing_is_prepared_where_a_step_is_expected_at_once(path, monkeypatch):
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    runner, prepared = opened.runner, []
+    monkeypatch.setattr(runner._backend, "prepare_more", lambda: prepared.append(1))
+    runner.expect_step()
+    source.let_through(len(source.groups))
+    runner.settle()
+    assert not prepared
+    assert not runner._backend._passes.is_arriving
+    runner.close()
+
+
 def test_who_asks_for_a_step_waits_for_no_more_than_one_preparation(path, expected):
     source = HeldSource(path)
     opened = Opened(path, source)
