@@ -103,6 +103,28 @@ def inside(arguments) -> None:
     """Be the front, in its namespace; the wire's commands go through a pipe to the parent."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     sys.path.insert(0, str(ROOT))
+    report: dict = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "load_average": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
+        "wire": f"{arguments.mbit:g} Mbit/s, {2 * arguments.delay_ms:g} ms there and back",
+    }
+    nodes = Nodes(Path(arguments.folder), arguments.wire, discovery=arguments.discovery)
+    if arguments.discovery:
+        report["discovery"] = measure_discovery(
+            nodes, SECRET.encode(), count=arguments.nodes, rounds=arguments.rounds,
+            is_listening=nodes.is_listening,
+        )  # fmt: skip
+    else:
+        with ExitStack() as cleanup:
+            cleanup.callback(nodes.close)
+            asking, expected = joined(arguments, nodes, cleanup)
+            report |= measured(arguments, nodes, asking, expected)
+    write_report(arguments, report)
+
+
+def joined(arguments, nodes: Nodes, cleanup: ExitStack) -> tuple[Asking, list[list[int]]]:
+    """Start all nodes; return who asks them, and what one process answers to the same."""
     from zse.engine.opening import open_file
     from zse.mesh.finding import Finder
     from zse.mesh.joining import MeshSetup, join_mesh
@@ -110,20 +132,6 @@ def inside(arguments) -> None:
     from zse.options import load_options
     from zse.settings import load_settings
 
-    report: dict = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
-        "load_average": os.getloadavg()[0],
-        "date": time.strftime("%Y-%m-%d"),
-        "wire": f"{arguments.mbit:g} Mbit/s, {2 * arguments.delay_ms:g} ms there and back",
-    }
-    if arguments.discovery:
-        nodes = Nodes(Path(arguments.folder), arguments.wire, discovery=True)
-        found = measure_discovery(
-            nodes, SECRET.encode(), count=arguments.nodes, rounds=arguments.rounds,
-            is_listening=nodes.is_listening,
-        )  # fmt: skip
-        write_report(arguments, {**report, "discovery": found})
-        return
     # A prompt's rows are computed together where nobody compares the text.
     load = {**LOAD, "deterministic": not arguments.prefill}
     options, settings = load_options(**load), load_settings()
@@ -134,45 +142,42 @@ def inside(arguments) -> None:
         alone.ask(expected, prompt, **params)
     alone.finish(expected)
     alone.core.close()
-    with ExitStack() as cleanup:
-        nodes = Nodes(Path(arguments.folder), arguments.wire)
-        cleanup.callback(nodes.close)
-        for number in range(1, arguments.nodes + 1):
-            nodes.start(number)
-        addresses = [f"10.78.0.{number + 1}:7700" for number in range(1, arguments.nodes + 1)]
-        setup = MeshSetup(
-            secret=SECRET.encode(),
-            finder=Finder(lambda: addresses),
-            least_nodes=arguments.nodes,
-            wait_seconds=60.0,
-            split="even",
+    for number in range(1, arguments.nodes + 1):
+        nodes.start(number)
+    addresses = [f"10.78.0.{number + 1}:7700" for number in range(1, arguments.nodes + 1)]
+    setup = MeshSetup(
+        secret=SECRET.encode(),
+        finder=Finder(lambda: addresses),
+        least_nodes=arguments.nodes,
+        wait_seconds=60.0,
+        split="even",
+    )
+    asking = Asking(join_mesh(reader, arguments.model, options, setup), options)
+    cleanup.callback(asking.core.close)
+    wait_until(lambda: whole(asking.core.runner.front, arguments.nodes), 60.0)
+    return asking, list(expected.texts.values())
+
+
+def measured(arguments, nodes: Nodes, asking: Asking, expected: list[list[int]]) -> dict:
+    """Return what was asked for: a long prompt, a long run, or faults."""
+    front, found = asking.core.runner.front, {}
+    found["streams"] = measure_streams(asking, arguments.tokens)
+    print(f"streams    {json.dumps(found['streams'])}", flush=True)
+    if arguments.prefill:
+        found["prefill"] = measure_prefill(
+            front, nodes, asking, arguments.prefill, arguments.rounds
         )
-        asking = Asking(join_mesh(reader, arguments.model, options, setup), options)
-        front = asking.core.runner.front
-        cleanup.callback(asking.core.close)
-        wait_until(lambda: whole(front, arguments.nodes), 60.0)
-        report["streams"] = measure_streams(asking, arguments.tokens)
-        print(f"streams    {json.dumps(report['streams'])}", flush=True)
-        if arguments.prefill:
-            report["prefill"] = measure_prefill(
-                front, nodes, asking, arguments.prefill, arguments.rounds
-            )
-            print(f"prefill    {json.dumps(report['prefill'])}", flush=True)
-            print(json.dumps(report))
-            return
-        if arguments.minutes:
-            with busy(arguments.busy):
-                report["quiet"] = measure_quiet(
-                    front, partial(ask_all, arguments, asking, list(expected.texts.values())),
-                    minutes=arguments.minutes, rest_seconds=arguments.rest_seconds,
-                )  # fmt: skip
-            print(f"quiet      {json.dumps(report['quiet'])}", flush=True)
-            write_report(arguments, report)
-            return
-        report["faults"] = measure_faults(
-            arguments, PipedWire(), nodes, asking, front, list(expected.texts.values())
-        )
-    write_report(arguments, report)
+        print(f"prefill    {json.dumps(found['prefill'])}", flush=True)
+    elif arguments.minutes:
+        with busy(arguments.busy):
+            found["quiet"] = measure_quiet(
+                front, partial(ask_all, arguments, asking, expected),
+                minutes=arguments.minutes, rest_seconds=arguments.rest_seconds,
+            )  # fmt: skip
+        print(f"quiet      {json.dumps(found['quiet'])}", flush=True)
+    else:
+        found["faults"] = measure_faults(arguments, PipedWire(), nodes, asking, front, expected)
+    return found
 
 
 def ask_all(arguments, asking: Asking, expected) -> tuple[float, int]:

@@ -15,8 +15,9 @@ from zse.mesh.codecs import Codec, best_codec, codec_named
 from zse.mesh.duties import Duty
 from zse.mesh.facts import LinkFacts, MeshFacts, NodeFacts
 from zse.mesh.front import Front
-from zse.mesh.messages import AskFacts, AskLook, AskOpen, Done, Facts, Look
+from zse.mesh.messages import AskLook, AskOpen, Done, Look
 from zse.mesh.opening import digest_of, shared_options
+from zse.mesh.peers import learn_facts
 from zse.mesh.runner import MeshRunner
 from zse.models.runner import spec_of
 from zse.models.stage import check_divisible
@@ -133,10 +134,7 @@ def _gather(front: Front, setup: MeshSetup) -> list[Peer]:
                 hint="Start nodes with `zse mesh start`, with the same secret.",
             )
         time.sleep(_POLL_SECONDS)
-    with ThreadPoolExecutor(len(peers)) as threads:  # each measures itself for a while
-        asked = [(peer, threads.submit(peer.answer, AskFacts(), Facts)) for peer in peers]
-        for peer, facts in asked:
-            peer.facts = facts.result()
+    learn_facts(peers)
     return sorted(peers, key=lambda peer: peer.name)
 
 

@@ -36,7 +36,7 @@ class StepHead(msgspec.Struct, array_like=True):
     answered: int
     """Steps up to this one have been answered."""
     settled: list[int]
-    """For each stage, up to which step its standby has what it needs; as ``answered`` without."""
+    """For each stage, up to which step its standby has what it needs, or it itself without one."""
     batch: msgspec.Raw
     """A ``WireBatch``: only who computes it reads it."""
 

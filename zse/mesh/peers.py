@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zse import __version__
@@ -13,10 +13,10 @@ from zse.errors import MeshError
 from zse.mesh.frames import Frame, Kind
 from zse.mesh.handshake import Introduction, caller_of
 from zse.mesh.link import Link
-from zse.mesh.messages import Done, Facts, NodeState, decode, encode
+from zse.mesh.messages import AskFacts, Done, Facts, NodeState, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zse.mesh.messages import Ask
 
@@ -177,6 +177,18 @@ class Peers:
         if peer is not None and peer.link is link:
             peer.fail(reason)
             self._on_change(peer.name, False, reason)
+
+
+def learn_facts(peers: Sequence[Peer]) -> None:
+    """Ask nodes what they have, all at once: each measures itself for a while when first asked.
+
+    Raises:
+        MeshError: One does not answer.
+    """
+    with ThreadPoolExecutor(max(len(peers), 1)) as threads:
+        asked = [threads.submit(peer.answer, AskFacts(), Facts) for peer in peers]
+        for peer, facts in zip(peers, asked, strict=True):
+            peer.facts = facts.result()
 
 
 def describe(peer: Peer) -> dict[str, Any]:

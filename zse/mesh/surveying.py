@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from zse import __version__
 from zse.errors import ZSEError
-from zse.mesh.messages import AskFacts, AskLook, Facts, Look
-from zse.mesh.peers import Peers, describe
+from zse.mesh.messages import AskLook, Look
+from zse.mesh.peers import Peers, describe, learn_facts
 from zse.units import GIB
 
 if TYPE_CHECKING:
     from zse.mesh.finding import Finder
+    from zse.mesh.messages import Facts
     from zse.mesh.peers import Peer
 
 _LOOK_BYTES = 1 << 20
@@ -32,9 +33,9 @@ def survey(finder: Finder, secret: bytes, *, seconds: float) -> dict[str, Any]:
         peers.beat()
         time.sleep(_STATE_SECONDS)
         there = sorted(peers.alive(), key=lambda peer: peer.name)
+        learn_facts(there)
         for peer in there:
-            peer.facts = peer.answer(AskFacts(), Facts)
-            if peer.facts.version != __version__:
+            if peer.facts and peer.facts.version != __version__:
                 problems[peer.name] = (
                     f"{peer.name} runs zse {peer.facts.version}: no front takes it"
                 )
