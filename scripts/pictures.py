@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ from browser import Browser, chromium  # noqa: E402
 from zse.serve.access.rules import PAGES  # noqa: E402
 
 SIZES = {"desktop": (1280, 900), "phone": (390, 800)}
-SHOWN = {"dashboard": (1280, 1120), "chat": (1280, 760)}
+SHOWN = {"dashboard": (1280, 1120), "chat": (1280, 880)}
+ASKING_SECONDS = 110  # charts show two minutes
 QUESTIONS = (
     "What is the capital of France?",
     "What is the opposite of hot?",
@@ -123,15 +126,28 @@ def take_shown(browser: Browser, url: str, conversation: str) -> None:
             f"{url}/{conversation if name == 'chat' else name}", width=width, height=height
         )
         time.sleep(1)
-        for turn in range(60 if name == "dashboard" else 0):
-            text = QUESTIONS[turn % len(QUESTIONS)]
-            body = {"messages": [{"role": "user", "content": text}]}
-            httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
-            tab.run("1")  # what has come is read
-            time.sleep(0.2)
+        if name == "dashboard":
+            with ThreadPoolExecutor(4) as askers:
+                ended = [askers.submit(keep_asking, url, seed) for seed in range(4)]
+                while not all(one.done() for one in ended):
+                    tab.run("1")  # what has come is read
+                    time.sleep(0.2)
+            for one in ended:
+                one.result()
         target = ROOT / "docs" / "images" / f"{'playground' if name == 'chat' else name}.png"
         target.write_bytes(tab.picture())
         tab.close()
+
+
+def keep_asking(url: str, seed: int) -> None:
+    """Ask in bursts, as people do, until there is enough to show."""
+    rng = random.Random(seed)
+    deadline = time.monotonic() + ASKING_SECONDS
+    while time.monotonic() < deadline:
+        for _ in range(rng.randrange(1, 12)):
+            body = {"messages": [{"role": "user", "content": rng.choice(QUESTIONS)}]}
+            httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+        time.sleep(rng.random() * 3)
 
 
 if __name__ == "__main__":
