@@ -124,22 +124,28 @@ def _layout(shape: InputShape, start: int) -> tuple[StepArrays, int]:
     """Cut up a block into arrays that start at multiples of 256 bytes; return its bytes too."""
     end = start
 
-    def place(arrays: type, counts: Mapping[str, int]) -> dict[str, Any]:
+    def place(arrays: Mapping[str, str], counts: Mapping[str, int]) -> dict[str, Any]:
         nonlocal end
         places: dict[str, Any] = {}
-        for entry in fields(arrays):
-            if count := entry.metadata.get("count"):
-                places[entry.name] = end
-                end += align_up(4 * counts[count], _ALIGNMENT)
+        for name, count in arrays.items():
+            places[name] = end
+            end += align_up(4 * counts[count], _ALIGNMENT)
         return places
 
-    own = place(StepArrays, {name: getattr(shape, name) for name in _COUNTS})
-    sampling = place(SamplingArrays, {"rows": shape.wanted, "entries": shape.entries})
+    own = place(_STEP_COUNTS, {name: getattr(shape, name) for name in _COUNTS})
+    sampling = place(_SAMPLING_COUNTS, {"rows": shape.wanted, "entries": shape.entries})
     offsets = StepArrays(**own, sampling=SamplingArrays(**sampling))
     return offsets, max(end - start, _ALIGNMENT)
 
 
-_COUNTS = {entry.metadata["count"] for entry in fields(StepArrays) if entry.metadata}
+def _counts_of(arrays: type) -> dict[str, str]:
+    """Return what each array of a record has as many elements as."""
+    counts = {entry.name: entry.metadata.get("count") for entry in fields(arrays)}
+    return {name: count for name, count in counts.items() if count}
+
+
+_STEP_COUNTS, _SAMPLING_COUNTS = _counts_of(StepArrays), _counts_of(SamplingArrays)
+_COUNTS = frozenset(_STEP_COUNTS.values())
 
 
 class InputWriter:

@@ -72,12 +72,11 @@ class StepMaker:
                 self._eager_inputs.free()  # the driver waits for steps that still read it
             self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
         self.send(plan, shape, self._eager_inputs.address)
-        step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         # What is told to the host stays in 16 bits.
         told = plan.wants_hidden and not self._model.plans.deterministic
-        if step.rounding == "tokens":
+        if self._model.plans.rounding(shape) == "tokens":
             self._model.prepare_turned(self._launcher)
-            step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
+        step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         if self._repeats(shape):
             launcher = RepeatingLauncher(self._launcher, self.patterns, shape)
             step = replace(step, launcher=launcher)
