@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import stub_libcuda
 from child_processes import children_of, is_gone, wait_until
+from sample_packs import write_stub_pack
 from started_server import StartedServer
 
 from zse.engine.llm import LLM
@@ -21,6 +23,7 @@ from zse.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "zse.serve", "tiny", "--port", "0", "--device", "cpu"]
 RANKS = ["--tensor-parallel", "2", "--threads", "2"]
@@ -157,3 +160,17 @@ def test_a_request_in_flight_is_told_that_a_rank_has_failed(server: StartedServe
     with caught.value as answer:
         assert answer.code >= 500
     wait_until(lambda: any('"ready again"' in line for line in server.log))
+
+
+def test_two_ranks_share_one_gpu_and_its_memory(tmp_path: Path) -> None:
+    """The stub driver stands for the GPU: its kernels compute nothing, and nobody waits in one."""
+    pack = write_stub_pack(tmp_path / "sm_90.zkp")
+    command = [sys.executable, "-m", "zse.serve", "tiny", "--port", "0", "--device", "cuda"]
+    server = StartedServer(
+        [*command, "--kernels", str(pack), "--tensor-parallel", "2", "--gpus", "0,0"],
+        {"LD_LIBRARY_PATH": str(stub_libcuda.build().parent), "ZSE_STUB_TOTAL": str(4 << 30)},
+    )
+    assert len(children_of(server._process.pid)) == 1
+    assert ask(server, ignore_eos=True)["usage"]["completion_tokens"] == 24
+    assert server.stop() == 0
+    assert any("GPU 0 computes for 2 ranks, which take turns" in line for line in server.log)
