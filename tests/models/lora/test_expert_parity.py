@@ -12,13 +12,11 @@ from lora_adapters import peft_logits, save_adapter
 from safetensors.torch import load_file, save_file
 
 from zse.backends.types import SequenceChunk, StepBatch
+from zse.engine.adapters import Adapters
 from zse.errors import LoRAError
 from zse.models.decoder import logits_of
-from zse.models.lora.modules import places_at_run_time
-from zse.models.lora.read import read_adapter
-from zse.models.lora.stacks import stacks_of
 from zse.models.runner import ModelRunner, load_runner
-from zse.options import load_options
+from zse.options import LoRAOptions, load_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +42,7 @@ def opened(path: Path, way: dict[str, Any]) -> ModelRunner:
 
 
 def bound(runner: ModelRunner, folder: Path) -> Any:
-    places, stacks = places_at_run_time(runner.spec), stacks_of(runner.spec)
-    return runner.bind_adapter(read_adapter(folder, "a", places, max_rank=64, stacks=stacks))
+    return Adapters(runner, LoRAOptions()).load("a", folder).handle
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
