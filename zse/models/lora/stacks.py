@@ -8,7 +8,7 @@ modules are called differs between checkpoints and transformers, so a layer's nu
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from zse.backends.adapters import LowRank, PlainMatrix
 from zse.records import record
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MODULE = re.compile(
     r"(?:.*\.)?layers\.(\d{1,6})\.(?:[a-z_]+\.)*experts(?:\.base_layer)*", re.ASCII
 )
-_WORD = {2: "H", 4: "I"}
+_WORD: dict[int, Literal["H", "I"]] = {2: "H", 4: "I"}
 """By the bytes of a number, which is moved as it is."""
 _MOST_CHARACTERS = 256
 """Of a module's name: longer ones are nobody's, and take long to look at."""
