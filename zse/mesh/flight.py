@@ -112,6 +112,13 @@ class Flight:
         """Give steps that are sent again their time."""
         self._last_progress = time.monotonic()
 
+    def overslept(self, seconds: float, now: float) -> None:
+        """Note that this process did not run for a while: no tokens could be taken then."""
+        step = self._steps.get(self.answered + 1)
+        if step is not None:
+            begun = max(step.submitted, self._last_progress)
+            self._last_progress = min(now, begun + seconds)
+
     def overdue(self, now: float, resent: int = 0) -> Overdue | None:
         """Return the oldest step where it is late.
 

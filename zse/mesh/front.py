@@ -240,8 +240,8 @@ class Front:
             try:
                 if tick % _BEAT_TICKS == 0:
                     self.peers.beat()
-                self._judge.look(time.monotonic())
-                self._look_at_steps()
+                now = time.monotonic()
+                self._look_at_steps(self._judge.look(now), now)
                 self._look_at_duties()
             except ZSEError as error:
                 _LOG.warning("%s", error)
@@ -254,9 +254,10 @@ class Front:
             ready = self._ready()
             return all(duty.layers in ready for duty in self.duties if duty.node == node)
 
-    def _look_at_steps(self) -> None:
+    def _look_at_steps(self, slept_seconds: float, now: float) -> None:
         with self._lock:
-            now = time.monotonic()
+            if slept_seconds:
+                self._flight.overslept(slept_seconds, now)
             overdue = self._flight.overdue(now, self._resent[0])
             if overdue is None or not self.duties:
                 return

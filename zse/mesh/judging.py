@@ -43,10 +43,15 @@ class Judge:
         self._tokens: set[str] = set()
         self._wakefulness = Wakefulness(_OVERSLEPT_SECONDS)
 
-    def look(self, now: float) -> None:
-        """Take note of what was heard until now, and give up who is lost."""
+    def look(self, now: float) -> float:
+        """Take note of what was heard until now, and give up who is lost.
+
+        Returns:
+            The seconds before it in which this process did not run.
+        """
         peers, membership = self._peers, self.membership
-        if slept := self._wakefulness.look(now):
+        slept = self._wakefulness.look(now)
+        if slept:
             membership.overslept(slept, now)
         for peer in peers.alive():
             member = membership.members.get(peer.name)  # None: it is just coming
@@ -66,6 +71,7 @@ class Judge:
         missed = membership.cut_off(reports, now)
         if missed and self._can_lose(missed):
             peers.give_up(missed, "its neighbours do not hear of it")
+        return slept
 
     def _without_token(self, now: float) -> list[str]:
         """Suspect the nodes whose tokens are gone; return them."""
