@@ -72,6 +72,10 @@ check_words() {
     esac
 }
 
+torch_index() { # only for what holds torch: nothing else is looked for in an index of others
+    case ,$extras, in *,convert,* | *,hf,* | *,demo,* | *,dev,*) echo "$TORCH_INDEX" ;; esac
+}
+
 check_machine() {
     [ "$(uname -s)" = Linux ] || fail 5 "zse runs on Linux, and this is $(uname -s)" "Run it in a container or a virtual machine."
     case $(uname -m) in
@@ -160,10 +164,11 @@ install_zse() {
     [ -n "$wheel" ] || fetch_wheel "$new"
     $run mkdir -p "$prefix/share" "$prefix/bin"
     $run rm -rf "$home.old"
+    index=$(torch_index)
     # A virtual environment holds its own path: it is made where it stays, and the one before it waits beside.
     [ ! -d "$home" ] || $run mv "$home" "$home.old"
     if make_environment "$home" && $run touch "$home/.installed-by-zse" &&
-        $run "$home/bin/python" -m pip install --quiet --disable-pip-version-check --extra-index-url "$TORCH_INDEX" "$wheel${extras:+[$extras]}"; then
+        $run "$home/bin/python" -m pip install --quiet --disable-pip-version-check ${index:+--extra-index-url "$index"} "$wheel${extras:+[$extras]}"; then
         $run rm -rf "$home.old"
     else
         $run rm -rf "$home"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import ssl
 import subprocess
 import sys
 import threading
+import tomllib
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -139,6 +141,37 @@ def test_wrong_words_do_nothing(tmp_path: Path, words: list[str], code: int, sai
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert "hint: " in done.stderr
     assert files_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("extras", "is_asked"), [("", False), ("s3,rag", False), ("convert", True), ("s3,hf", True)]
+)
+def test_the_index_of_torch_is_asked_only_for_what_holds_torch(tmp_path, extras, is_asked):
+    make_wheel(tmp_path / WHEEL)
+    words = [
+        "--wheel",
+        str(tmp_path / WHEEL),
+        "--dry-run",
+        *(["--extras", extras] if extras else []),
+    ]
+    done = install(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    pip = next(line for line in done.stderr.splitlines() if "pip install" in line)
+    assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in pip) == is_asked
+
+
+def test_every_extra_that_holds_torch_is_known_to_the_script():
+    project = tomllib.loads((SCRIPT.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+
+    def holds_torch(name: str) -> bool:
+        inner = [re.search(r"^zse-toolkit\[(.*)\]", one) for one in extras[name]]
+        below = [each for one in inner if one for each in one[1].split(",")]
+        return any(one.startswith("torch") for one in extras[name]) or any(map(holds_torch, below))
+
+    listed = re.search(r"case ,\$extras, in (.*)\) echo", SCRIPT.read_text())
+    assert listed is not None
+    assert set(re.findall(r"\*,([a-z-]+),\*", listed[1])) == set(filter(holds_torch, extras))
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path) -> None:

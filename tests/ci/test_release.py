@@ -146,6 +146,26 @@ def test_an_image_that_arrives_with_another_digest_ends_the_release(
     assert said == "image push tar:zse-image-cpu.tar ghcr.io/me/zse:1.0.0-cpu\n"
 
 
+def test_long_notes_are_cut_at_a_line_to_what_github_takes(tmp_path: Path) -> None:
+    programs, folder = tmp_path / "bin", tmp_path / "release-ubuntu-24.04"
+    programs.mkdir()
+    folder.mkdir()
+    line = "- what changed, in the words of its author: naïve, größer\n"
+    (folder / "CHANGES.md").write_text(line * 5000)
+    (programs / "gh").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$RECORD"\n')
+    (programs / "gh").chmod(0o755)
+    values = {"TAG": "v1.0.0", "REPOSITORY": "me/zse", "RECORD": str(tmp_path / "record")}
+    path = f"{programs}:{os.environ['PATH']}"
+    done = run_step("publish", "Make the release", RUNNER_TEMP=str(tmp_path), PATH=path, **values)
+    assert done.returncode == 0, done.stderr
+    notes = (tmp_path / "notes.md").read_text()
+    assert 100_000 < len(notes) < 125_000
+    assert set(notes.splitlines(keepends=True)) == {line}
+    said = (tmp_path / "record").read_text().splitlines()
+    assert said[said.index("--notes-file") + 1] == str(tmp_path / "notes.md")
+    assert said[-1] == str(folder / "CHANGES.md"), "all of it is among the files"
+
+
 def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
     import sys
 

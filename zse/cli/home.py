@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ _BANNER = r"""
   / /\__ \ _|    answers in under a second
  /___|___/___|   zse {version}
 """
+_BANNER_COLUMNS = 50
+"""Which it takes; a narrower terminal would break its lines."""
 _SCHEME = "int4"
 
 
@@ -29,7 +32,9 @@ def show_home() -> None:
     """Say what is here; at a terminal, ask for a model and talk to it."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if is_terminal:
-        typer.echo(_BANNER.format(version=__version__).strip("\n"))
+        is_wide = shutil.get_terminal_size().columns >= _BANNER_COLUMNS
+        banner = _BANNER.format(version=__version__).strip("\n")
+        typer.echo(banner if is_wide else f"zse {__version__}")
         typer.echo()
     for line in _lines():
         typer.echo(line)

@@ -19,7 +19,10 @@
     try { return (await response.json()).error.message; } catch { return `The server answered ${response.status}.`; }
   }
 
-  /** Tell the person something, aloud too. It `stays` until it is closed, `passes`, or is `quiet`: plain to see anyway, said aloud alone. */
+  /** Say aloud what is plain to see anyway. */
+  function announce(text) { document.getElementById("aloud").textContent = text; }
+
+  /** Tell the person something, aloud too. It `stays` until it is closed, or `passes`. */
   function notify(text, how = "stays") {
     const place = document.getElementById("notice"), close = document.createElement("button");
     close.type = "button";
@@ -52,13 +55,14 @@
       try {
         await copy(read());
         button.textContent = "Copied";
+        announce("Copied.");
         setTimeout(() => { button.textContent = "Copy"; }, 2000);
       } catch (error) { notify(error.message); }
     });
     return button;
   }
 
-  window.zse = { ask, notify, copying };
+  window.zse = { ask, notify, announce, copying };
 
   document.addEventListener("htmx:config:request", (event) => {
     event.detail.ctx.request.headers["x-csrf-token"] = csrf;

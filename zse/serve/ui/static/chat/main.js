@@ -52,7 +52,7 @@ function grown(message) {
     writing = null;
     place("stop").hidden = true;
     place("send").disabled = false;
-    zse.notify("The answer is complete.", "quiet");
+    zse.announce("The answer is complete.");
   }
   if (isAtEnd) scrollTo(0, document.body.scrollHeight);
 }
@@ -60,6 +60,7 @@ function grown(message) {
 async function answer(parent) {
   if (writing) throw new Error("An answer is being written; stop it first.");
   await kept;
+  zse.announce("");
   const message = await api.answer(conversation.id, parent);
   tree.add(message);
   follow(message);
