@@ -9,14 +9,16 @@ from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.step_maker import GREEDY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from zse.backends.gpu.arriving import RestOfStart
     from zse.backends.gpu.captured import CapturedSteps
+    from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.passes import Passes
     from zse.backends.gpu.step_maker import StepMaker
     from zse.backends.operations import Forward
     from zse.device.gpu import Gpu, Stream
+    from zse.models.spec import HeadSpec
 
 
 class StartingBackend(GPUOperations):
@@ -27,6 +29,7 @@ class StartingBackend(GPUOperations):
     _passes: Passes
     _graphs: CapturedSteps
     _maker: StepMaker
+    lm_head: Callable[[Step, Residual, HeadSpec], bytes]
     rest_of_start: RestOfStart | None = None
     """What is left of it; None where nothing is."""
     _is_asked = False
