@@ -11,7 +11,8 @@ from random_files import BIASES, write_random_file
 from sample_packs import write_stub_pack
 from taken_places import takes_over
 
-from zse.backends.gpu.repeating import CHECKS, Patterns, RepeatingLauncher
+from zse.backends.gpu.patterns import CHECKS, Patterns
+from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.device.cuda import repetition
 from zse.device.cuda.gpu import Gpu
@@ -273,7 +274,7 @@ def test_other_kernels_are_another_pattern():
 
 
 def test_a_pattern_is_held_against_a_whole_step_now_and_then(monkeypatch):
-    monkeypatch.setattr("zse.backends.gpu.repeating.USES_BETWEEN_CHECKS", 5)
+    monkeypatch.setattr("zse.backends.gpu.patterns.USES_BETWEEN_CHECKS", 5)
     patterns = Patterns(9)
     for number in range(10):
         step(patterns, 10 + number, lambda i, n: (i, n))

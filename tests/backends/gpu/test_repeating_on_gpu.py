@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from random_files import BIASES, write_random_file
 
-from zse.backends.gpu.repeating import Patterns
+from zse.backends.gpu.patterns import Patterns
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner

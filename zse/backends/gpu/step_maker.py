@@ -13,7 +13,8 @@ from zse.backends.gpu.forward import Step
 from zse.backends.gpu.graphs import CapturedStep, GraphKey, Rehearsal
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.passes import WholePasses
-from zse.backends.gpu.repeating import Patterns, RepeatingLauncher
+from zse.backends.gpu.patterns import Patterns
+from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.backends.gpu.scratch import Scratch
 from zse.backends.gpu.step import LINES_ROWS, shape_of
 from zse.backends.gpu.step_inputs import write_inputs
