@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from zse.device.open import runs_on_gpu
 from zse.engine.requirements import read_facts
 from zse.errors import ZSEError
 from zse.models.memory import ModelFacts, estimates_of
-from zse.models.registry import KnownModel, known_models, search_models, select_models
+from zse.models.registry import (
+    KnownModel,
+    find_known,
+    known_models,
+    search_models,
+    select_models,
+)
 from zse.models.resolve import HubRepository, resolve_model
 from zse.serve.admin.memory import room_for_models
 from zse.serve.admin.places import ModelNotAllowedError
@@ -60,6 +67,13 @@ class ModelVerdict(Shape):
     left_bytes: int
     context_tokens: int | None
     estimates: list[ModelEstimate]
+
+
+@cache
+def _memory_gb(repository: str, *, on_gpu: bool) -> dict[str, float]:
+    """Estimate a known model at each scheme: of all of them it takes a second, so it is kept."""
+    estimates = estimates_of(find_known(repository).facts, on_gpu=on_gpu)
+    return {one.quantization: round(one.total_bytes / 1e9, 2) for one in estimates}
 
 
 class Catalog:
@@ -146,10 +160,7 @@ class Catalog:
             architecture=model.architecture,
             parameters=model.num_parameters,
             max_context=model.max_context,
-            memory_gb={
-                one.quantization: round(one.total_bytes / 1e9, 2)
-                for one in estimates_of(model.facts, on_gpu=self._on_gpu)
-            },
+            memory_gb=_memory_gb(model.repository, on_gpu=self._on_gpu),
             loadable=self._placed(model.repository) is not None,
         )
 
