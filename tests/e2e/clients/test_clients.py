@@ -13,13 +13,15 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from started_server import StartedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from scored_by_transformers import Reference
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 HERE = Path(__file__).parent
@@ -82,18 +84,65 @@ def test_lm_eval_measures_the_built_in_model(clients: Path, tmp_path: Path) -> N
 
 
 def test_the_command_of_lm_eval_measures_a_task_of_ones_own(clients: Path, tmp_path: Path) -> None:
-    with serving(*TINY, ZSE_HOME=str(tmp_path)) as url:
-        arguments = f"model=tiny,base_url={url}/v1/completions,num_concurrent=2"
+    score, _ = measured(clients, tmp_path, "capitals", "local-completions", "completions")
+    assert score["acc,none"] == 1
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    from scored_by_transformers import Reference
+
+    return Reference()
+
+
+def test_lm_eval_finds_the_score_that_transformers_gives(
+    clients: Path, reference: Reference, tmp_path: Path
+) -> None:
+    score, samples = measured(clients, tmp_path, "cities", "local-completions", "completions")
+    num_right = 0
+    for sample in samples:
+        question = sample["doc"]
+        found = [float(pair[0]) for pair in sample["filtered_resps"]]
+        expected = reference.log_probabilities(question["question"], question["choices"])
+        assert found == pytest.approx(expected, rel=0.05, abs=0.2)  # served in INT8
+        num_right += expected.index(max(expected)) == question["answer"]
+    assert len(samples) == 32
+    assert score["acc,none"] == pytest.approx(num_right / len(samples), abs=1 / len(samples))
+    assert 0 < num_right < len(samples)
+
+
+def test_lm_eval_is_answered_in_a_chat_as_transformers_answers(
+    clients: Path, reference: Reference, tmp_path: Path
+) -> None:
+    score, samples = measured(
+        clients, tmp_path, "asked", "local-chat-completions", "chat/completions"
+    )
+    for sample in samples:
+        question = sample["doc"]["question"]
+        assert sample["filtered_resps"] == [reference.answer(question, 24)], question
+    assert len(samples) == 12
+    assert score["exact_match,none"] == 1
+
+
+def measured(
+    clients: Path, folder: Path, task: str, kind: str, route: str
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the score of a task by the command of lm-eval, and each of its samples."""
+    with serving(*TINY, ZSE_HOME=str(folder)) as url:
+        arguments = f"model=tiny,base_url={url}/v1/{route},num_concurrent=2"
+        template = ["--apply_chat_template"] if "chat" in kind else []
         run(
             [
-                clients / "venv/bin/lm_eval", "run", "--model", "local-completions",
-                "--tasks", "capitals", "--include_path", ".", "--model_args", arguments,
-                "--output_path", tmp_path / "found",
+                clients / "venv/bin/lm_eval", "run", "--model", kind, "--tasks", task,
+                "--include_path", ".", "--model_args", arguments, "--log_samples",
+                "--output_path", folder / "found", *template,
             ],
             cwd=HERE / "tasks",
         )  # fmt: skip
-    (found,) = (tmp_path / "found").rglob("results_*.json")
-    assert json.loads(found.read_text())["results"]["capitals"]["acc,none"] == 1
+    (results,) = (folder / "found").rglob("results_*.json")
+    (samples,) = (folder / "found").rglob(f"samples_{task}_*.jsonl")
+    score = json.loads(results.read_text())["results"][task]
+    return score, [json.loads(line) for line in samples.read_text().splitlines()]
 
 
 def test_every_route_does_what_its_description_says(clients: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BeforeValidator, Field
 
 from zse.errors import InvalidParameterError, MissingDependencyError
+from zse.serve.access.caller import caller_of
 from zse.serve.admin.bodies import BoundedRoute
 from zse.serve.admin.guard import Guard
 from zse.serve.admin.shapes import AskedShape, Shape
@@ -249,7 +250,7 @@ async def _add(
         )
     libraries = state_of(request).one_of(Libraries)
     await asyncio.to_thread(libraries.check_room)
-    async with libraries.reading:
+    async with libraries.reading.turn(caller_of(request.scope).tenant):
         try:
             blocks = await asyncio.to_thread(read_document, kind, data)
         except MissingDependencyError as error:

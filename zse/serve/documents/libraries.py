@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import OverloadedError, UsageError
 from zse.serve.documents.library import Library
+from zse.serve.documents.turns import ReadingTurns
 from zse.units import size_text
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ LOG = logging.getLogger("zse.serve")
 
 FOLDER = "documents"
 MAX_OPEN = 64
-MAX_READ_AT_ONCE = 2
-"""Each may take a gigabyte of memory."""
 MAX_FOLDER_BYTES = 16 << 30
 """Of all keys together: beyond it nothing is added."""
 _SHARED = "shared"
@@ -40,8 +38,7 @@ class Libraries:
         self._folder = state.settings.home.expanduser() / FOLDER
         self._lock = threading.Lock()
         self._open: dict[str, Library] = {}
-        self.reading = asyncio.Semaphore(MAX_READ_AT_ONCE)
-        """Held while a document is read."""
+        self.reading = ReadingTurns()
 
     def of(self, owner: str) -> Library:
         """Return the library of a key; ``owner`` is its id, empty where none is asked for.
