@@ -7,16 +7,20 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from zse.errors import OverloadedError
+from zse.serve.fair_queue import FairQueue
 from zse.tools.builtin import builtin_tools
-from zse.tools.registry import ToolLimits, ToolRegistry
+from zse.tools.registry import ToolLimits, ToolRegistry, ToolResult
 
 if TYPE_CHECKING:
+    from zse.serve.access.caller import Caller
     from zse.serve.mcp.connections import Connections
     from zse.serve.state import AppState
     from zse.server_options import ToolOptions
-    from zse.tools.registry import ToolResult
 
 _MOST_AT_ONCE = 8
+_MOST_OF_KEY = 4
+_MOST_WAITING = 256
 _LOG = logging.getLogger("zse.serve.tools")
 
 
@@ -40,6 +44,7 @@ class Toolbox:
         self._connections = _connected(options, self.registry)
         # Of its own: whoever waits for tools keeps nothing else of the server waiting.
         self._waiting = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="zse-toolbox")
+        self._queue = FairQueue(at_once=_MOST_AT_ONCE, each=_MOST_OF_KEY, most=_MOST_WAITING)
 
     async def settle(self) -> None:
         """Wait until the tools of other programs are there, or it is known that they are not."""
@@ -55,26 +60,31 @@ class Toolbox:
             self._connections.close()
 
     async def run(
-        self, name: str, arguments: object, *, request_id: str, key_name: str
+        self, name: str, arguments: object, *, request_id: str, caller: Caller
     ) -> ToolResult:
-        """Run a tool for a request.
+        """Run a tool for a request; that too many wait for theirs is a result that says so.
 
         Args:
             arguments: An object, or its JSON text.
-            key_name: Whose request it is; empty for anybody's.
+            caller: Whose request it is.
 
         Raises:
             UsageError: There is no such tool.
         """
         loop = asyncio.get_running_loop()
         execute = self.registry.execute
-        result = await loop.run_in_executor(self._waiting, execute, name, arguments)
+        try:
+            async with self._queue.place(caller.tenant):
+                result = await loop.run_in_executor(self._waiting, execute, name, arguments)
+        except OverloadedError as error:
+            output = f"error: {error.message}"
+            result = ToolResult(name=name, output=output, is_error=True, seconds=0.0)
         _LOG.info(
             "a tool ran",
             extra={
                 "tool": name,
                 "request_id": request_id,
-                "key": key_name or None,
+                "key": caller.name or None,
                 "is_error": result.is_error,
                 "duration_ms": round(result.seconds * 1000, 1),
             },

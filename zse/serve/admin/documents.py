@@ -250,7 +250,7 @@ async def _add(
         )
     libraries = state_of(request).one_of(Libraries)
     await asyncio.to_thread(libraries.check_room)
-    async with libraries.reading.turn(caller_of(request.scope).tenant):
+    async with libraries.reading.place(caller_of(request.scope).tenant):
         try:
             blocks = await asyncio.to_thread(read_document, kind, data)
         except MissingDependencyError as error:

@@ -130,7 +130,7 @@ async def _run(request: Request, name: str, arguments: object) -> ToolOutcome:
             name,
             arguments,
             request_id=request.state.request_id,
-            key_name=caller_of(request.scope).name,
+            caller=caller_of(request.scope),
         )
     except UsageError as error:
         raise InvalidParameterError(f"{error.message}. {error.hint}", param="name") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import OverloadedError, UsageError
 from zse.serve.documents.library import Library
-from zse.serve.documents.turns import ReadingTurns
+from zse.serve.fair_queue import FairQueue
 from zse.units import size_text
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ LOG = logging.getLogger("zse.serve")
 
 FOLDER = "documents"
 MAX_OPEN = 64
+READ_AT_ONCE = 2
+"""Each may take a gigabyte of memory, and a minute."""
+MOST_UNREAD = 64
 MAX_FOLDER_BYTES = 16 << 30
 """Of all keys together: beyond it nothing is added."""
 _SHARED = "shared"
@@ -38,7 +41,8 @@ class Libraries:
         self._folder = state.settings.home.expanduser() / FOLDER
         self._lock = threading.Lock()
         self._open: dict[str, Library] = {}
-        self.reading = ReadingTurns()
+        self.reading = FairQueue(at_once=READ_AT_ONCE, each=1, most=MOST_UNREAD)
+        """Before the readers of documents."""
 
     def of(self, owner: str) -> Library:
         """Return the library of a key; ``owner`` is its id, empty where none is asked for.

@@ -158,7 +158,7 @@ class ToolTurns:
             call.name,
             call.arguments,
             request_id=state.request_id,
-            key_name=state.caller.name,
+            caller=state.caller,
         )
         return ToolRan(
             index=0,

@@ -1,32 +1,34 @@
-"""Whose document is read next, and how many wait for it."""
+"""A queue that no key can have all of, and that is bounded."""
 
 import asyncio
 
 import pytest
 
 from zse.errors import OverloadedError
-from zse.serve.documents.turns import AT_ONCE, MOST_WAITING, ReadingTurns
+from zse.serve.fair_queue import FairQueue
+
+AT_ONCE, MOST = 2, 64
 
 
-class Reading:
-    """Documents that are read until a test says that they are done."""
+class Work:
+    """What is done until a test says that it is done, one of a key at once."""
 
     def __init__(self):
-        self.turns = ReadingTurns()
+        self.queue = FairQueue(at_once=AT_ONCE, each=1, most=MOST)
         self.begun: list[str] = []
         self.is_done = asyncio.Event()
         self.tasks: list[asyncio.Task] = []
 
     async def begin(self, tenant):
-        """Have a document come; return its task, which has got as far as it gets."""
-        task = asyncio.create_task(self._read(tenant))
+        """Have some work come; return its task, which has got as far as it gets."""
+        task = asyncio.create_task(self._do(tenant))
         self.tasks.append(task)
         for _ in range(4):
             await asyncio.sleep(0)
         return task
 
-    async def _read(self, tenant):
-        async with self.turns.turn(tenant):
+    async def _do(self, tenant):
+        async with self.queue.place(tenant):
             self.begun.append(tenant)
             await self.is_done.wait()
 
@@ -35,14 +37,14 @@ class Reading:
         return await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-def test_a_key_whose_documents_take_long_leaves_a_place_to_others():
+def test_a_key_whose_work_takes_long_leaves_a_place_to_others():
     async def main():
-        reading = Reading()
+        work = Work()
         for tenant in ("greedy", "greedy", "greedy", "other", "third"):
-            await reading.begin(tenant)
-        begun = list(reading.begun)
-        await reading.end()
-        return begun, reading.begun
+            await work.begin(tenant)
+        begun = list(work.begun)
+        await work.end()
+        return begun, work.begun
 
     begun, read = asyncio.run(main())
     assert begun == ["greedy", "other"]
@@ -51,12 +53,12 @@ def test_a_key_whose_documents_take_long_leaves_a_place_to_others():
 
 def test_without_keys_there_are_as_many_at_once_as_may_be():
     async def main():
-        reading = Reading()
+        work = Work()
         for _ in range(AT_ONCE + 1):
-            await reading.begin("")
-        begun = len(reading.begun)
-        await reading.end()
-        return begun, len(reading.begun)
+            await work.begin("")
+        begun = len(work.begun)
+        await work.end()
+        return begun, len(work.begun)
 
     assert asyncio.run(main()) == (AT_ONCE, AT_ONCE + 1)
 
@@ -64,32 +66,32 @@ def test_without_keys_there_are_as_many_at_once_as_may_be():
 @pytest.mark.parametrize("tenant", ["", "greedy"])
 def test_only_so_many_wait_and_of_a_key_only_as_many_as_leave_others_room(tenant):
     async def main():
-        reading = Reading()
-        for _ in range(MOST_WAITING + 8):
-            await reading.begin(tenant)
-        other = await reading.begin("other" if tenant else "")
+        work = Work()
+        for _ in range(MOST + 8):
+            await work.begin(tenant)
+        other = await work.begin("other" if tenant else "")
         refused = isinstance(other.exception() if other.done() else None, OverloadedError)
-        ends = await reading.end()
-        again = await reading.begin(tenant)
+        ends = await work.end()
+        again = await work.begin(tenant)
         await again
         return refused, ends
 
     refused, ends = asyncio.run(main())
     num_refused = sum(isinstance(end, OverloadedError) for end in ends)
     assert refused == (not tenant)
-    assert num_refused == (9 if not tenant else MOST_WAITING + 8 - MOST_WAITING * 4 // 5)
+    assert num_refused == (9 if not tenant else MOST + 8 - MOST * 4 // 5)
 
 
 def test_who_leaves_while_waiting_keeps_nobody_from_a_place():
     async def main():
-        reading = Reading()
-        first = await reading.begin("a")
-        waiting = await reading.begin("a")
+        work = Work()
+        first = await work.begin("a")
+        waiting = await work.begin("a")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        reading.is_done.set()
+        work.is_done.set()
         await first
-        await (await reading.begin("a"))
-        return reading.begun
+        await (await work.begin("a"))
+        return work.begun
 
     assert asyncio.run(main()) == ["a", "a"]
