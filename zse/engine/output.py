@@ -51,7 +51,9 @@ class Delta(Struct, frozen=True, gc=False):
     token_ids: Sequence[int] = ()
     """All tokens since the last delta, the one that ended the answer included."""
     logprobs: Sequence[TokenLogprob] = ()
-    """One for each token that belongs to the text; empty unless asked for."""
+    """One for each token that belongs to the text; empty unless asked for. Beside those of the
+    prompt the token that ended the choice has one, too: who scores texts counts on one for every
+    token that was generated."""
     finish_reason: FinishReason | None = None
     """Set on the last delta of the choice, and only there."""
     prompt_tokens: int = 0
@@ -68,8 +70,15 @@ class ChoiceText:
     """The text of one choice while it grows."""
 
     def __init__(
-        self, tokenizer: Tokenizer, params: SamplingParams, prompt: list[int], index: int
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        prompt: list[int],
+        index: int,
+        *,
+        tells_end: bool,
     ) -> None:
+        self._tells_end = tells_end
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt, params.shown_special_ids)
         self._stop = StopChecker(params.stop) if params.stop else None
@@ -104,8 +113,8 @@ class ChoiceText:
             self._token_ids.append(event.token_id)
             if not event.is_stop_token:
                 text = self._detokenizer.push(event.token_id)
-                if event.logprob is not None:
-                    self._note_logprob(event.token_id, event.logprob, event.top)
+            if event.logprob is not None and (self._tells_end or not event.is_stop_token):
+                self._note_logprob(event.token_id, event.logprob, event.top)
         if reason is not None:
             text += self._detokenizer.flush()
         if self._stop is not None and self._num_tokens > self._min_tokens:
@@ -164,7 +173,9 @@ class RequestText:
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         prompt = list(request.prompt_token_ids)
         self._choices = [
-            ChoiceText(tokenizer, request.params, prompt, index)
+            ChoiceText(
+                tokenizer, request.params, prompt, index, tells_end=request.query is not None
+            )
             for index in range(request.params.n)
         ]
         self.plain: set[int] = set()

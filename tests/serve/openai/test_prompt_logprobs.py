@@ -145,6 +145,30 @@ def test_the_bodies_of_lm_eval_are_answered_as_it_reads_them(real, loaded):
             assert (top[token] == best) in (True, False)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_ends_at_once_is_told_so_that_no_token_of_the_prompt_is_taken_for_it(
+    real, loaded, stream
+):
+    """lm-eval leaves out the last log-probability: that of the one token that was generated."""
+    (end,) = loaded.tokenizer.eos_ids
+    prompt = [70, 71, 72, 73]
+    body = {"echo": True, "logprobs": 1, "max_tokens": 1, "logit_bias": {str(end): 100}}
+    answer = real.complete(prompt, stream=stream, **body)
+    if stream:
+        said = [json.loads(line[6:]) for line in answer.text.splitlines() if line[:7] == "data: {"]
+    else:
+        said = [answer.json()]
+    told = [one["choices"][0]["logprobs"] for one in said if one["choices"][0]["logprobs"]]
+    tokens = [token for each in told for token in each["tokens"]]
+    values = [value for each in told for value in each["token_logprobs"]]
+    assert said[-1]["choices"][0]["finish_reason"] == "stop"
+    assert tokens[-1] == loaded.tokenizer.token_text(end)
+    assert len(values) == len(prompt) + 1
+    assert "".join(one["choices"][0]["text"] for one in said) == "".join(tokens[:-1])
+    plain = real.complete(prompt, **{**body, "echo": False}).json()["choices"][0]
+    assert plain["logprobs"]["tokens"] == []  # as OpenAI tells it
+
+
 def test_the_bodies_of_lm_eval_that_generate_are_answered(real, loaded):
     """It takes its tokens from the server, and says of a message that it is text."""
     assert real("GET", "/tokenizer_info").json()["eos_token"] == "</s>"
