@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zse import __version__
 from zse.cli import run
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ def test_a_terminal_is_offered_a_model_and_a_talk(
     assert run([]) == 0
     assert talks == ["tiny"]
     assert "answers in under a second" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run([]) == 0
+    narrow = capsys.readouterr().out.splitlines()[0]
+    assert narrow == f"zse {__version__}", "no line of the banner is broken"
 
 
 def test_a_server_that_runs_is_named(

@@ -47,6 +47,12 @@ def test_ready_is_a_url_and_a_line_to_copy_that_the_server_answers(call):
     assert call("POST", path, content=body, headers={name: value}).status_code == 200
 
 
+def test_a_person_is_told_of_the_pages_where_there_are_some():
+    pages = "In a browser: http://127.0.0.1:8000/dashboard, http://127.0.0.1:8000/chat"
+    assert pages in ready(has_pages=True).splitlines()
+    assert "browser" not in ready(has_pages=False)
+
+
 def test_the_line_to_copy_shows_a_key_where_one_is_asked_for():
     words = shlex.split(ready(asks_for_key=True).replace("\\\n", " "))
     assert words[words.index("-H", words.index("-H") + 1) + 1] == "authorization: Bearer $KEY"
@@ -165,6 +171,7 @@ def test_a_server_on_a_terminal_speaks_to_a_person_from_its_start_to_ctrl_c():
             text += os.read(ours, 4096).decode()
     os.close(ours)
     assert f"listens on {url}" in text
+    assert f"In a browser: {url}/dashboard" in text
     assert "GET /v1/models 200" in text
     assert '{"time"' not in text
 

@@ -99,7 +99,7 @@ def _running() -> str:
     with suppress(UnreachableError):
         names = ", ".join(model["name"] for model in client.stats()["models"]) or names
     client.close()
-    return f"{names} at {DEFAULT_URL} (zse top watches it, zse chat --url talks to it)"
+    return f"{names} at {DEFAULT_URL}/dashboard (zse top, zse chat --url {DEFAULT_URL})"
 
 
 def _offer_chat() -> None:

@@ -197,6 +197,7 @@ class ServerProcess:
             return
         state.phase = "ready"
         facts = {"model": model.name, "url": self._url, "max_context": model.max_context}
+        facts["has_pages"] = state.options.ui
         chats = model.template is not None
         ledger = state.ledger.to_json()
         asks = state.access.asks_for_key

@@ -71,10 +71,11 @@ def _ready(line: Mapping[str, Any]) -> str:
         question = {"messages": [{"role": "user", "content": "Hello"}]}
     body = shlex.quote(json.dumps({"model": line["model"], **question}, ensure_ascii=False))
     key = ' \\\n    -H "authorization: Bearer $KEY"' if line.get("asks_for_key") else ""
+    pages = f"In a browser: {url}/dashboard, {url}/chat\n" if line.get("has_pages") else ""
     return (
         f"ready after {ready_ms / 1000:.1f} s: {url}/v1, up to {line['max_context']:,} tokens\n\n"
         f"  curl {url}{path} -H 'content-type: application/json'{key} \\\n    -d {body}\n\n"
-        "Ctrl-C stops it."
+        f"{pages}Ctrl-C stops it."
     )
 
 
