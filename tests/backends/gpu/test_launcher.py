@@ -15,6 +15,7 @@ from zse.device.cuda.gpu import Gpu
 from zse.errors import DeviceError
 from zse.kernels.build.writer import pack_bytes
 from zse.kernels.errors import KernelRule
+from zse.kernels.launcher import Launch
 from zse.kernels.pack import KernelPack
 from zse.kernels.targets import TARGETS
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
@@ -171,3 +172,26 @@ def test_a_gpu_of_wider_warps_gets_blocks_of_as_many_warps(
     with Gpu.open(driver=stub.driver()) as wide:
         make_launcher(wide, wide.create_stream()).launch(SCALE, (1, 1, 1), 0, 1, 64, 0.5)
     assert stub.launches()[0].block == (8 * 64, 1, 1)
+
+
+def test_rounds_are_the_launches_that_each_of_them_would_be_scratch_included(
+    gpu: Gpu, stub: Stub, stream: Stream
+) -> None:
+    launcher = make_launcher(gpu, stream, global_scratch_bytes=256)
+    addresses = (64, 128, 4096)
+    for address in addresses:
+        launcher.launch(SCALE, (2, 3, 1), address, 5, 64, 0.5)
+    repeated = launcher.repeated([SCALE], [(0, 0)], [(address,) for address in addresses])
+    repeated.launch([Launch(SCALE, (2, 3, 1), (64, 5, 64, 0.5))], range(3))
+    found = stub.launches()
+    assert found[:3] == found[3:]
+    assert found[0].parameters[4]  # the scratch
+
+
+def test_a_round_that_breaks_a_promise_is_refused_when_it_is_laid_out(
+    gpu: Gpu, stub: Stub, stream: Stream
+) -> None:
+    launcher = make_launcher(gpu, stream)
+    with pytest.raises(DeviceError, match="columns = 72 is not a multiple of 16"):
+        launcher.repeated([SCALE], [(0, 2)], [(64,), (72,)])
+    assert not stub.launches()
