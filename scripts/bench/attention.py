@@ -16,6 +16,7 @@ import re
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,10 +65,10 @@ MAX_ERROR = 2e-2
 NORM_WARPS = (8, 16, 32)
 
 
-def decode_tuning() -> dict[str, Variant]:
+def decode_tuning(form: DecodeForm = DECODE_FORM) -> dict[str, Variant]:
     return {
         f"tile {tile} warps {warps} stages {stages}": decode_variant(
-            DECODE_FORM, tile=tile, num_warps=warps, num_stages=stages
+            form, tile=tile, num_warps=warps, num_stages=stages
         )
         for tile, warps, stages in DECODE_TUNING
     }
@@ -263,6 +264,14 @@ def decodes(launcher, report: Report, *, sweep: bool) -> None:
                 report.part(
                     f"decode {rows}x{context} {name} splits {splits}",
                     lambda r=rows, c=context, s=splits, t=tuned: run(r, c, s, t),
+                )
+    for rows, context in ((128, 640), (256, 1500)):
+        for cache in ("bf16", "int8"):
+            form = replace(DECODE_FORM, cache=cache)
+            for name, tuned in decode_tuning(form).items():
+                report.part(
+                    f"wide {cache} cache {rows}x{context} {name}",
+                    lambda r=rows, c=context, d=cache, t=tuned: run(r, c, 1, t, cache=d),
                 )
 
 
