@@ -6,6 +6,7 @@ import pytest
 
 from zse.serve.access.gate import Gate
 from zse.serve.access.keys import key_from_secret
+from zse.serve.access.policy import InvalidKeyError
 from zse.serve.http.errors import error_response
 
 MODELS = "/v1/models"
@@ -142,6 +143,19 @@ class Socket:
 
     async def _send(self, message):
         self.sent.append(message)
+
+
+def test_what_takes_long_can_ask_whether_its_key_still_lets_in(
+    access, runner, add_key, key_file, clock
+):
+    secret = add_key("leaked").encode()
+    socket = Socket(access(), runner, headers=[(b"authorization", b"Bearer " + secret)])
+    may_go_on = socket.scope["state"]["may_go_on"]
+    may_go_on()
+    key_file.update("leaked", lambda _: None)
+    clock.seconds += 60
+    with pytest.raises(InvalidKeyError, match="lets in no longer"):
+        may_go_on()
 
 
 @pytest.mark.parametrize("prefix", ["zse-api-key.", "openai-insecure-api-key."])

@@ -1,11 +1,13 @@
 """The event stream as an ASGI response: silence, errors, disconnects, shutdown."""
 
 import asyncio
+import json
 import time
 
 import pytest
 
 from zse.errors import EngineError, OverloadedError
+from zse.serve.access.policy import InvalidKeyError
 from zse.serve.http.streaming import FRAMES, ChunkWriter, EventStream
 
 
@@ -35,7 +37,9 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.messages)
 
 
-def respond(frames, client, terminate=None, path="/v1/completions", sink=None, **options):
+def respond(
+    frames, client, terminate=None, path="/v1/completions", sink=None, state=None, **options
+):
     async def call():
         stop = asyncio.Event()
         if terminate is not None:
@@ -43,6 +47,7 @@ def respond(frames, client, terminate=None, path="/v1/completions", sink=None, *
         stream = EventStream(frames, terminate=stop, headers={"x-more": "1"}, **options)
         extensions = {} if sink is None else {FRAMES: sink}
         scope = {"type": "http", "method": "POST", "path": path, "extensions": extensions}
+        scope["state"] = state or {}
         await stream(scope, client.receive, client.send)
 
     asyncio.run(call())
@@ -58,6 +63,33 @@ def test_frames_are_sent_one_by_one_and_the_end_is_marked():
     assert [m.get("body") for m in client.messages[1:]] == [b"data: 1\n\n", b"data: 2\n\n", b""]
     assert [m["more_body"] for m in client.messages[1:]] == [True, True, False]
     assert (b"x-more", b"1") in client.messages[0]["headers"]
+
+
+@pytest.mark.parametrize("pause_seconds", [0.01, 60.0], ids=["that flows", "that is silent"])
+def test_a_stream_whose_key_is_removed_ends_in_an_error_and_stops_its_work(pause_seconds):
+    is_closed = []
+    looks = iter([True, True, False])
+
+    def may_go_on():
+        if not next(looks):
+            raise InvalidKeyError("The API key 'leaked' lets in no longer.")
+
+    async def frames():
+        try:
+            yield b"data: 0\n\n"
+            while True:
+                await asyncio.sleep(pause_seconds)
+                yield b"data: 1\n\n"
+        finally:
+            is_closed.append(True)
+
+    client = Client()
+    respond(frames(), client, state={"may_go_on": may_go_on}, keep_alive_seconds=0.05)
+    assert client.status == 200
+    error = json.loads(client.messages[-1]["body"].removeprefix(b"data: "))["error"]
+    assert "lets in no longer" in error["message"]
+    assert client.messages[-1]["more_body"] is False
+    assert is_closed == [True]
 
 
 def test_silence_is_filled_with_comments_before_and_between_frames():

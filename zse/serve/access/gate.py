@@ -6,6 +6,7 @@ which is built from the Host header that the client writes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette._utils import get_route_path
@@ -36,6 +37,8 @@ _MAX_SHOWN = 4
 class Gate:
     """Puts ``caller`` and ``account`` into the scope's state, or answers 401 or 403.
 
+    ``may_go_on`` in that state raises once the caller's key lets in no longer; streams ask it.
+
     Args:
         access: Decides.
         refuse: Makes an error an answer.
@@ -62,7 +65,10 @@ class Gate:
         if session is not None and refusal is None and caller.key_id == session.key_id:
             refusal = session.forgery(scope)
         scope.setdefault("state", {}).update(
-            caller=caller, account=Account(caller), session=session
+            caller=caller,
+            account=Account(caller),
+            session=session,
+            may_go_on=partial(self._access.check_again, caller),
         )
         if refusal is None:
             await self.app(scope, receive, send)

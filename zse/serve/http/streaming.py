@@ -68,6 +68,10 @@ async def race(
         await asyncio.gather(worker, watcher, stopper, return_exceptions=True)
 
 
+def _nothing() -> None:
+    """Stand in where nobody is asked."""
+
+
 async def nobody() -> Message:
     """Stand for a client where there is none: it never says anything."""
     never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -109,10 +113,12 @@ class EventStream:
 
     The first frame is awaited before the headers are sent, so that a refusal by the engine still
     gets its own status; after ``keep_alive_seconds`` of silence the stream opens with a comment.
+    A stream whose key was removed meanwhile ends in an error as soon as that is looked at.
 
     Args:
         frames: Whole events, each ending in a blank line; closed when the response ends.
-        keep_alive_seconds: Longest silence before a comment is sent, or a ping where there is one.
+        keep_alive_seconds: Longest silence before a comment is sent, or a ping where there is one,
+            and how often the caller's key is looked at.
         failure: Makes the last event of a stream that failed; None leaves it to the route's
             protocol.
     """
@@ -135,16 +141,28 @@ class EventStream:
         self._sink: FrameSink | None = None
         self._is_open = False
         self._last_sent = 0.0
+        self._may_go_on: Callable[[], None] = _nothing
+        self._refusal: ZSEError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._alive = dialect_of(scope["path"]).alive
         self._sink = scope.get("extensions", {}).get(FRAMES)
+        self._may_go_on = scope.get("state", {}).get("may_go_on", _nothing)
         try:
-            await race(self._produce(send), receive, self._terminate)
+            await race(self._produce_as_long_as_it_may(send), receive, self._terminate)
         except ClientGoneError:
             return
         except Exception as error:  # noqa: BLE001 - the last place where a stream can say so
             await self._fail(error, scope, receive, send)
+
+    async def _produce_as_long_as_it_may(self, send: Send) -> None:
+        """Produce until the caller may no longer."""
+        try:
+            await self._produce(send)
+        except asyncio.CancelledError:
+            if self._refusal is None:
+                raise
+            raise self._refusal from None
 
     async def _produce(self, send: Send) -> None:
         ticker: asyncio.Task[None] | None = None
@@ -155,7 +173,7 @@ class EventStream:
                 if first.done():
                     first.result()  # raises here, while the status can still be chosen
                 await self._open(send)
-                ticker = asyncio.create_task(self._tick(send))
+                ticker = asyncio.create_task(self._tick(send, asyncio.current_task()))
                 await self._send(send, await first)
                 sink = self._sink
                 async for frame in frames:
@@ -183,9 +201,19 @@ class EventStream:
         self._last_sent = time.perf_counter()
         await send({"type": "http.response.body", "body": frame, "more_body": True})
 
-    async def _tick(self, send: Send) -> None:
-        """Send a comment whenever the stream has been silent for too long."""
+    async def _tick(self, send: Send, producer: asyncio.Task[None] | None) -> None:
+        """Send a comment whenever the stream has been silent for too long.
+
+        As often it is asked whether the caller's key still lets in; once it does not, that is all.
+        """
         while True:
+            try:
+                self._may_go_on()
+            except ZSEError as error:
+                self._refusal = error
+                if producer is not None:
+                    producer.cancel()
+                return
             last_sent = max(self._last_sent, self._sink.written_at if self._sink else 0.0)
             silent_seconds = time.perf_counter() - last_sent
             if silent_seconds >= self._keep_alive_seconds:
