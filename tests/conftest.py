@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "services"))
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import browser  # noqa: E402
 import ceph_s3  # noqa: E402
 import oci_registry  # noqa: E402
 import service_packages  # noqa: E402
@@ -131,6 +130,15 @@ def has_gpu() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
+def install_browser() -> None:
+    """Install Chromium where there is none; tests that need it say what is missing."""
+    import browser  # and websockets, which machines do without that test kernels
+
+    if browser.chromium() is None:
+        with contextlib.suppress(service_packages.ServiceError):
+            service_packages.install(service_packages.BROWSER_PACKAGES)
+
+
 def prepare_system() -> str:
     """Install the real services when ZSE_TEST_SYSTEM=1; return why they cannot be used, or ''."""
     if os.environ.get("ZSE_TEST_SYSTEM") == "1":
@@ -138,11 +146,7 @@ def prepare_system() -> str:
             service_packages.install()
         except service_packages.ServiceError as error:
             pytest.exit(f"ZSE_TEST_SYSTEM=1, but {error}", returncode=1)
-        if browser.chromium() is None:
-            with contextlib.suppress(
-                service_packages.ServiceError
-            ):  # its tests say what is missing
-                service_packages.install(service_packages.BROWSER_PACKAGES)
+        install_browser()
         return ""
     if reason := service_packages.cannot_install():
         return reason
