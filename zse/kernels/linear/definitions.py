@@ -166,7 +166,7 @@ IMMA_DIRECT = Kernel(
 )
 IMMA_INT8_APART = Kernel(
     name="linear.imma_int8_apart",
-    module="zse.kernels.linear.triton.apart",
+    module="zse.kernels.linear.triton.apart_groups",
     function="imma_int8_apart",
     arguments=IMMA_INT8.arguments,
     targets=("sm_90",),
