@@ -18,6 +18,7 @@ SOURCE_PATTERNS = (
     "kernels/layout.py",
     "kernels/variant.py",
     "kernels/*/arrays.py",
+    "kernels/*/*_forms.py",
     "kernels/*/definitions.py",
     "kernels/*/rules.py",
     "kernels/*/tables.py",
