@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from async_asking import collect, until
 
-from zse.engine.patience import SAFETY, SPARE_SECONDS, Patience
+from zse.engine.patience import SAFETY, SPARE_SECONDS, WRITING_SECONDS, Patience
 from zse.engine.prompt_budget import PromptBudget
 
 
@@ -51,11 +51,15 @@ def patience_after(budget, clock, host_seconds):
 def test_it_ends_when_the_host_must_begin(budget, clock):
     patience = patience_after(budget, clock, [0.002])
     budget.submitted(PROMPT, clock.at)
-    assert patience.seconds_for(PROMPT) == pytest.approx(0.020 - SPARE_SECONDS - SAFETY * 0.002)
+    assert patience.seconds_for(PROMPT, has_prompts=False) == pytest.approx(
+        0.020 - SPARE_SECONDS - SAFETY * 0.002
+    )
     clock.at += 0.010
-    assert patience.seconds_for(PROMPT) == pytest.approx(0.010 - SPARE_SECONDS - SAFETY * 0.002)
+    assert patience.seconds_for(PROMPT, has_prompts=False) == pytest.approx(
+        0.010 - SPARE_SECONDS - SAFETY * 0.002
+    )
     clock.at += 0.010
-    assert patience.seconds_for(PROMPT) < 0
+    assert patience.seconds_for(PROMPT, has_prompts=False) < 0
 
 
 def test_a_host_that_was_slow_is_given_more_time_and_trusted_again_slowly(budget, clock):
@@ -63,7 +67,7 @@ def test_a_host_that_was_slow_is_given_more_time_and_trusted_again_slowly(budget
     slow = patience_after(budget, clock, [0.002, 0.008])
     better = patience_after(budget, clock, [0.002, 0.008, 0.002])
     budget.submitted(PROMPT, clock.at)
-    left = [patience.seconds_for(PROMPT) for patience in (slow, better, quick)]
+    left = [patience.seconds_for(PROMPT, has_prompts=False) for patience in (slow, better, quick)]
     assert left == sorted(left)
     assert left[2] - left[0] == pytest.approx(SAFETY * 0.006)
 
@@ -71,10 +75,26 @@ def test_a_host_that_was_slow_is_given_more_time_and_trusted_again_slowly(budget
 def test_there_is_none_where_answers_alone_are_computed_or_nothing_is_known(budget, clock):
     patience = patience_after(budget, clock, [0.0])
     budget.submitted(ANSWERS, clock.at)
-    assert patience.seconds_for(ANSWERS) == 0
+    assert patience.seconds_for(ANSWERS, has_prompts=False) == 0
     unknown = PromptBudget(8192, 2048, now=clock)
     unknown.submitted(PROMPT, clock.at)
-    assert Patience(unknown).seconds_for(PROMPT) < 0
+    assert Patience(unknown).seconds_for(PROMPT, has_prompts=False) < 0
+
+
+def test_with_prompts_to_read_the_loop_alone_is_waited_for(budget, clock):
+    patience = patience_after(budget, clock, [0.002])
+    budget.submitted(ANSWERS, clock.at)
+    clock.at += 0.010
+    budget.done(ANSWERS)
+    budget.submitted(PROMPT, clock.at)
+    left = patience.seconds_for(PROMPT, has_prompts=True)
+    assert left == pytest.approx(WRITING_SECONDS)
+    assert left < patience.seconds_for(PROMPT, has_prompts=False)
+    clock.at += WRITING_SECONDS
+    assert patience.seconds_for(PROMPT, has_prompts=True) <= 0
+    assert patience.seconds_for(ANSWERS, has_prompts=True) <= 0
+    slow = patience_after(budget, clock, [0.030])  # which has to begin at once
+    assert slow.seconds_for(PROMPT, has_prompts=True) < 0
 
 
 @pytest.fixture
@@ -91,7 +111,7 @@ def test_who_comes_while_a_prompt_is_read_is_in_the_next_step(core, ahead):
     assert core.step() == []
     assert core.patience_seconds > 1
     core.add_request(second)
-    assert core.patience_seconds == 0  # there is something to plan
+    assert core.patience_seconds <= WRITING_SECONDS  # there is something to plan
     events = core.step()
     assert [event.request_id for event in events] == ["a"]
     assert [len(batch.chunks) for batch in core.runner.batches] == [1, 2]

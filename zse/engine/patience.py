@@ -3,7 +3,8 @@
 A step is planned while the one before it runs, and who comes after that waits for two steps. Where
 the one that runs reads prompts, it takes long, and a plan that was made at its begin would hold
 nothing but the next tokens of answers. So it is made as late as the device allows: a crowd that
-comes within milliseconds is read by the next step.
+comes within milliseconds is read by the next step. Where prompts are here already it waits only
+until the loop has had time to write what the step before made: who launches has the interpreter.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ SAFETY = 1.5
 """Times what planning and handing over took lately that is left for it."""
 SPARE_SECONDS = 0.001
 """More that is left: a thread is not woken on the spot."""
+WRITING_SECONDS = 0.002
+"""Behind a step's end, for its tokens to be written by a thread that waits for the interpreter."""
 _NEWEST_WEIGHS = 0.25
 
 
@@ -46,17 +49,21 @@ class Patience:
         else:
             self._host_seconds += _NEWEST_WEIGHS * (seconds - self._host_seconds)
 
-    def seconds_for(self, running: Sequence[ScheduledChunk]) -> float:
+    def seconds_for(self, running: Sequence[ScheduledChunk], *, has_prompts: bool) -> float:
         """Return how long the plan of the next step may wait; 0 or less for not at all.
 
         Args:
             running: The step that the device computes now.
+            has_prompts: Whether prompts are here that the next step reads.
         """
         if not reads_prompts(running):
             return 0.0
         expected = self._budget.expected_end(running)
-        left = expected - self._budget.now() - SPARE_SECONDS
-        return left - SAFETY * self._host_seconds
+        now = self._budget.now()
+        left = expected - now - SPARE_SECONDS - SAFETY * self._host_seconds
+        if has_prompts:
+            left = min(left, self._budget.last_ended + WRITING_SECONDS - now)
+        return left
 
 
 def reads_prompts(chunks: Sequence[ScheduledChunk]) -> bool:

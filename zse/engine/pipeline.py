@@ -82,8 +82,8 @@ class StepPipeline:
         """How long ``next`` may wait to be called, for requests to be added first."""
         if self._current is None or not self._looks_ahead:
             return 0.0
-        seconds = self._patience.seconds_for(self._current[0])
-        return seconds if seconds > 0 and not self._scheduler.has_prompts else 0.0
+        has_prompts = self._scheduler.has_prompts
+        return max(self._patience.seconds_for(self._current[0], has_prompts=has_prompts), 0.0)
 
     def finish(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         """Wait for what is in flight, after a step could not be submitted; nothing is then."""

@@ -70,6 +70,11 @@ class PromptBudget:
         self._token_seconds = 0.0
         """What a token of a prompt adds to a step; 0 until it was seen."""
 
+    @property
+    def last_ended(self) -> float:
+        """When the newest step was seen to have ended."""
+        return self._last_ended
+
     def submitted(self, chunks: Sequence[ScheduledChunk], began: float) -> None:
         """Note that a step was handed to the runner, and when that began."""
         self._submitted[id(chunks)] = began
