@@ -32,7 +32,7 @@ MIXED_INPUT, MIXED_OUTPUT = (32, 2000), (16, 256)
 HEADING = ("row", "tok/s", "prompts/s", "ttft p50 ms", "ttft max", "tbt p50", "tbt p99", "p99/p50")
 
 # 7B INT4 on an H200, from ``step_profile.py`` and ``http_rows.py --trace``, 2026-11-23.
-DECODE_MS = {1: 1.45, 2: 1.7, 4: 2.1, 8: 2.4, 16: 2.5, 32: 2.6, 64: 4.6, 128: 5.0, 256: 7.2}
+DECODE_MS = {1: 1.45, 2: 1.7, 4: 2.1, 8: 2.4, 16: 2.5, 32: 2.6, 64: 4.2, 128: 4.1, 256: 6.0}
 """A captured step of so many rows, short contexts; a step has the next power of two of rows."""
 CONTEXT_MS = 12.5e-6
 """Each token that a row looks at adds to it."""
