@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def test_products_lie_in_rows_of_a_wider_result_and_nothing_is_written_past_the_
 
 
 @pytest.mark.parametrize(
-    ("tokens", "columns", "splits"), [(5, 512, 1), (5, 512, 3), (130, 8192, 5)]
+    ("tokens", "columns", "splits"), [(5, 512, 1), (5, 512, 3), (130, 1536, 2), (130, 8192, 5)]
 )
 def test_programs_that_share_a_tile_leave_summands_of_the_product(
     tokens: int, columns: int, splits: int
@@ -182,6 +183,9 @@ def test_few_tiles_are_shared_and_many_are_not() -> None:
     assert splits_of_turned(3584, 3584, 128, H200) == 4
     assert splits_of_turned(37888, 3584, 128, H200) == 1
     assert splits_of_turned(3584, 18944, 256, H200) == 4
+    assert splits_of_turned(3584, 3584, 256, H200) == 2
+    assert splits_of_turned(4608, 3584, 256, H200) == 3
+    assert splits_of_turned(3584, 3584, 256, replace(H200, target="sm_80")) == 4
 
 
 def test_a_token_that_is_taken_in_parts_has_one_scale() -> None:

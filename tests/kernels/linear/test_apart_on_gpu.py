@@ -35,9 +35,12 @@ def codes_and_scales(rows: int, columns: int, scales: int = 1) -> tuple[torch.Te
     return codes, torch.rand(rows, scales) + 0.5
 
 
+@pytest.mark.parametrize("columns", [1536, 8192])
 @pytest.mark.parametrize("tokens", [100, 129, 256])
-def test_splits_of_turned_rows_add_up_to_the_product(device: KernelsOnGpu, tokens: int) -> None:
-    rows, columns = 784, 8192
+def test_splits_of_turned_rows_add_up_to_the_product(
+    device: KernelsOnGpu, tokens: int, columns: int
+) -> None:
+    rows = 784
     (values, token_scales), (weights, row_scales) = (
         codes_and_scales(count, columns) for count in (tokens, rows)
     )

@@ -60,4 +60,4 @@ def test_gates_are_the_references_whoever_takes_the_last_groups(
     product = (values.float() @ codes.float().T).double() * token_scales[:, None] * scales
     expected = gated(product)
     most = expected.abs().amax(-1, keepdim=True)
-    assert ((found - expected).abs() <= most * 0.009).all()
+    assert ((found - expected).abs() <= most * 0.01).all()

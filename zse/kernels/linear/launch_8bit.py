@@ -13,6 +13,7 @@ from zse.kernels.linear.variants import (
     TURNED_BLOCKS,
     TURNED_COLUMNS,
     matmul_8bit_apart,
+    matmul_8bit_deep,
     matmul_8bit_forms,
     matmul_8bit_split,
     turn,
@@ -172,7 +173,8 @@ def linear_8bit_split(
         kept: What ``turn_matrix`` wrote.
         splits: ``splits_of_turned``, or one.
     """
-    form = _form_of_splits(output_type, weight.columns, inputs.rows, launcher.device.target)
+    shape = (weight.rows, weight.columns, inputs.rows)
+    form, _ = _form_of_splits(output_type, *shape, launcher.device)
     _launch_product(
         launcher, form, weight, inputs, kept, outputs_address, weight.rows, splits=splits
     )
@@ -180,24 +182,41 @@ def linear_8bit_split(
 
 def splits_of_turned(rows: int, columns: int, tokens: int, device: DeviceFacts) -> int:
     """Return how many programs share a tile of a matrix of few rows, for fewer tokens."""
-    form = _form_of_splits("fp32", columns, tokens, device.target)
-    tile_rows, tile_tokens = tile_of(form)
-    tiles = -(-rows // tile_rows) * -(-tokens // tile_tokens)
-    each = 1 if form.kernel is MATMUL_8BIT_APART else PROGRAMS_OF_SPLITS
-    most = columns // TURNED_COLUMNS // LEAST_STEPS
-    return max(1, min(MOST_SPLITS, each * device.multiprocessors // tiles, most))
+    _, splits = _form_of_splits("fp32", rows, columns, tokens, device)
+    return splits
 
 
-def _form_of_splits(output_type: str, columns: int, tokens: int, target: str) -> Variant:
-    """Return the form whose programs share tiles of a matrix, for fewer tokens.
+@lru_cache(maxsize=1024)  # as for ``_quickest``
+def _form_of_splits(
+    output_type: str, rows: int, columns: int, tokens: int, device: DeviceFacts
+) -> tuple[Variant, int]:
+    """Return the form whose programs share tiles of a matrix, for fewer tokens, and how many do.
 
-    Of two tiles of tokens and rows that are long enough to split, wide tiles of the matrix read
-    the tokens half as often: 35 us for 39 with down of a 7B for 256 tokens, on an H200.
+    Two tiles of tokens have two more forms, of programs that have a multiprocessor for themselves.
+    Where rows are long enough to split, wide tiles of the matrix read the tokens half as often:
+    35 us for 39 with down of a 7B for 256 tokens, on an H200. Else more steps are on their way with
+    half the splits, where as many multiprocessors are busy: 12.7 us for 13.3 with o.
     """
-    is_wide = tokens > TILE_TOKENS and columns >= WIDE_COLUMNS and output_type == "fp32"
-    if is_wide and target in MATMUL_8BIT_APART.targets:
-        return matmul_8bit_apart(output_type)
-    return matmul_8bit_split(output_type, tokens)
+    most = min(MOST_SPLITS, columns // TURNED_COLUMNS // LEAST_STEPS)
+
+    def splits_of(form: Variant, programs: int) -> int:
+        return max(1, min(most, programs * device.multiprocessors // _tiles(form, rows, tokens)))
+
+    usual = matmul_8bit_split(output_type, tokens)
+    splits = splits_of(usual, PROGRAMS_OF_SPLITS)
+    deep = matmul_8bit_deep()
+    if output_type != "fp32" or tokens <= TILE_TOKENS or not deep.suits(device.target):
+        return usual, splits
+    if columns >= WIDE_COLUMNS:
+        wide = matmul_8bit_apart(output_type)
+        return wide, splits_of(wide, 1)
+    fewer = splits_of(deep, 1)
+    return (deep, fewer) if fewer * PROGRAMS_OF_SPLITS >= splits > 1 else (usual, splits)
+
+
+def _tiles(form: Variant, rows: int, tokens: int) -> int:
+    tile_rows, tile_tokens = tile_of(form)
+    return -(-rows // tile_rows) * -(-tokens // tile_tokens)
 
 
 def _launch_product(

@@ -213,6 +213,7 @@ def matmul_8bit(
     stages: int = 3,
     warps: int = 8,
     kernel: Kernel = MATMUL_8BIT,
+    targets: tuple[str, ...] = (),
 ) -> Variant:
     """Return a form for many tokens by products of 8-bit numbers; see ``matmul``."""
     return variant(
@@ -220,6 +221,7 @@ def matmul_8bit(
         num_warps=warps,
         num_stages=stages,
         types={"outputs": f"*{outputs}"},
+        targets=targets,
         BM=bm,
         BN=bn,
         BK=TURNED_COLUMNS,
@@ -262,6 +264,12 @@ def matmul_8bit_split(outputs: str, tokens: int = 0) -> Variant:
     if outputs == "fp32" and 0 < tokens <= 128:
         return matmul_8bit(outputs, bn=64, stages=4, kernel=MATMUL_8BIT_SPLIT)
     return matmul_8bit(outputs, kernel=MATMUL_8BIT_SPLIT)
+
+
+def matmul_8bit_deep() -> Variant:
+    """Return the form of shared tiles whose programs have a multiprocessor for themselves."""
+    targets = MATMUL_8BIT_APART.targets
+    return matmul_8bit("fp32", stages=4, kernel=MATMUL_8BIT_SPLIT, targets=targets)
 
 
 def turn(scheme: str, group: int) -> tuple[Variant, Variant]:
@@ -368,7 +376,7 @@ def _all() -> tuple[Variant, ...]:
         for apart in (False, True):
             found += matmul_8bit_forms(outputs, apart=apart)
         found += [matmul_8bit_split(outputs, tokens) for tokens in (0, 1)]
-    found.append(imma_int8_apart())
+    found += [imma_int8_apart(), matmul_8bit_deep()]
     found += [turn_tokens(columns) for columns in (1, TOKEN_GROUPS * TURNED_COLUMNS + 1)]
     return tuple(dict.fromkeys(found))
 
