@@ -147,8 +147,8 @@ def test_who_is_heard_with_gaps_is_waited_for_longer_but_not_for_ever():
     assert members.newly_suspect(0.95 + 0.31) == ["a"]
     assert members.newly_suspect(last[0] + 0.39) == []
     assert members.newly_suspect(last[0] + 0.41) == ["b"]
-    assert members.newly_suspect(last[1] + 0.49) == []
-    assert members.newly_suspect(last[1] + 0.51) == ["c"]
+    assert members.newly_suspect(last[1] + 0.41) == []
+    assert members.newly_suspect(last[1] + 0.43) == ["c"]
 
 
 def test_a_gap_is_forgotten_when_beats_have_come_in_time_for_long():

@@ -51,13 +51,13 @@ def test_a_node_that_slept_accuses_nobody_before_it_could_have_heard_of_them() -
 
 def test_a_way_on_which_little_was_late_before_is_silent_sooner() -> None:
     steady, late, later = Way(), Way(), Way()
-    for way, gap in ((steady, 0.05), (late, 0.2), (later, 0.9)):
+    for way, gap in ((steady, 0.05), (late, 0.15), (later, 0.9)):
         for _ in range(3):
             way.last_sign = max(way.last_sign, way._last_sign) + gap
             way.look(way.last_sign)
     assert not silent_after(steady, 0.24)
     assert silent_after(steady, 0.26)
-    assert not silent_after(late, 0.39)
-    assert silent_after(late, 0.41)
-    assert not silent_after(later, 0.49)
-    assert silent_after(later, 0.51)
+    assert not silent_after(late, 0.29)
+    assert silent_after(late, 0.31)
+    assert not silent_after(later, 0.34)
+    assert silent_after(later, 0.36)

@@ -38,8 +38,7 @@ class Patience:
     silent_seconds: float = 0.25
     """Until a node is suspect."""
     loaded_silent_seconds: float = 0.5
-    """The most: where its wire is full, and what it says of itself stands behind other bytes, or it
-    was heard of with such gaps lately, as from a machine that has more to do than processors."""
+    """The same where its wire is full, and what it says of itself stands behind other bytes."""
     verdict_seconds: float = 0.12
     """Until peers must have vouched for it."""
     accusation_seconds: float = 0.15
@@ -125,8 +124,9 @@ class Membership:
         return silent
 
     def _allowed(self, member: Member) -> float:
-        least, most = self._patience.silent_seconds, self._patience.loaded_silent_seconds
-        return most if member.is_loaded else member.gaps.patience(least, most)
+        if member.is_loaded:
+            return self._patience.loaded_silent_seconds
+        return member.gaps.patience(self._patience.silent_seconds)
 
     def judged(self, now: float) -> list[str]:
         """Return the suspects whose time is over; their standing says what they are."""

@@ -60,8 +60,8 @@ class _Way:
             self._last_sign = sign
 
     def is_silent(self, now: float, awake_since: float, seconds: float) -> bool:
-        """Whether nothing was heard for so long, or twice that where it was late before."""
-        return now - max(self.last_sign, awake_since) > self._gaps.patience(seconds, 2 * seconds)
+        """Whether nothing was heard for so long, or somewhat more where it was late before."""
+        return now - max(self.last_sign, awake_since) > self._gaps.patience(seconds)
 
     def drop(self, is_void: Callable[[Frame], bool]) -> None:
         with self._lock:
