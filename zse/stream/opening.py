@@ -60,14 +60,17 @@ def source_of(model: ModelFile, *, direct: DirectMode = "auto") -> ByteSource:
     """Return the bytes of an open model: those of the file or object whose header it read.
 
     The name is not looked up again, so whatever was put in its place since is not read. The caller
-    closes the source; the model still answers then. ``direct`` is for files of this machine.
+    closes the source; the model still answers then, and has what it keeps. ``direct`` is for files
+    of this machine.
 
     Raises:
         UsageError: The model was closed.
     """
     if isinstance(model, ZSEReader):
         return LocalSource(model.share_file(), direct=direct)
-    return cast("RemoteReader", model).source
+    source = cast("RemoteReader", model).source
+    lend = getattr(source, "lend", None)
+    return source if lend is None else cast("ByteSource", lend())
 
 
 def registry_reader() -> ModuleType:

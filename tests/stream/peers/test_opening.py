@@ -13,6 +13,7 @@ from zse.errors import StoreError, UsageError
 from zse.server_options import PeerOptions
 from zse.settings import load_settings
 from zse.store.location import parse_location
+from zse.stream.opening import source_of
 from zse.stream.peers import opening
 from zse.stream.peers.keeping import KeepingSource
 from zse.stream.peers.opening import open_shared, peer_urls
@@ -145,6 +146,18 @@ def test_the_first_replica_keeps_what_the_origin_brought(cluster, settings):
         before = origin_bytes(cluster)
         file = reader.source.finish(reader.header)
         assert origin_bytes(cluster) - before < 400_000, "the weights were there, sections were not"
+        assert file.path.read_bytes() == cluster.data
+        file.close()
+
+
+def test_a_load_that_ends_leaves_what_was_kept_to_be_shared(cluster, settings):
+    found = settings(share_weights=True)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        lent = source_of(reader)
+        assert lent.kind == "http"
+        assert loaded(cluster, lent)
+        lent.close()  # as a device's load does when its bytes are there
+        file = reader.source.finish(reader.header)
         assert file.path.read_bytes() == cluster.data
         file.close()
 

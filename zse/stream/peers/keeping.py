@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from zse.format.container import check_sha256
 from zse.format.reader import OpenFile, open_file
@@ -89,6 +89,10 @@ class KeepingSource:
     def interrupt(self) -> None:
         self._inner.interrupt()
 
+    def lend(self) -> ByteSource:
+        """Return it for a load, whose end leaves it open: what it kept is shared behind that."""
+        return cast("ByteSource", _Lent(self))
+
     def close(self) -> None:
         self._inner.close()
         fd, self._fd = self._fd, -1
@@ -140,6 +144,19 @@ class KeepingSource:
             count = os.preadv(self._fd, [part], start)
             digest.update(part[:count])
         return digest.hexdigest()
+
+
+class _Lent:
+    """A source that somebody else closes."""
+
+    def __init__(self, source: KeepingSource) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def close(self) -> None:
+        """Leave it open."""
 
 
 def _write(fd: int, offset_bytes: int, view: memoryview) -> None:
