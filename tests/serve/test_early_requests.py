@@ -148,3 +148,12 @@ def test_without_a_time_to_hold_them_requests_are_refused_until_the_model_can_be
     held.gives.set()
     server.wait_for_line("ready")
     assert server.http.post("/v1/completions", json=QUESTION).status_code == 200
+
+
+def test_a_gpu_that_was_fed_from_an_address_shares_what_it_got(start, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of sixteen")
+    server, held = start("--share-weights", "--share-port", "0", "--peer-secret-file", str(secret))
+    held.gives.set()
+    server.wait_for_line("weights are shared")
+    assert server.stop() == 0
