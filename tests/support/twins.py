@@ -67,23 +67,32 @@ def matmul_8bit(operands: Mapping[str, int], types: Mapping[str, str], grid: Gri
 
 
 def direct_products(operands: Mapping[str, int], types: Mapping[str, str], grid: Grid) -> None:
-    """Int8 tokens times rows of int4 in groups of 128, or of int8: the columns of each split."""
+    """Int8 tokens times rows of int4 in groups of 128, or of int8, in the bits of ``imma``."""
     tokens, rows, blocks = operands["rows"], operands["N"], operands["blocks"]
-    shape = (tokens, blocks, GROUP)
-    codes = memory(operands["codes"], torch.int8, *shape).double()
-    values = codes * memory(operands["x_scales"], torch.float32, *shape[:2]).double()[..., None]
+    codes = memory(operands["codes"], torch.int8, tokens, blocks, GROUP).double()
+    x_scales = memory(operands["x_scales"], torch.float32, tokens, blocks, 1)
+    x_sums = memory(operands["x_sums"], torch.float32, tokens, blocks, 1)
     if types["scales"] == "*fp32":
         weights = memory(operands["weights"], torch.int8, rows, blocks, GROUP).double()
-        weights = weights * memory(operands["scales"], torch.float32, rows, 1, 1).double()
+        row_scales = memory(operands["scales"], torch.float32, rows)
+        pairs = None
     else:
         packed = memory(operands["weights"], torch.uint8, rows, blocks, GROUP // 2)
-        pairs = memory(operands["scales"], torch.float16, rows, blocks, 2, 1).double()
-        weights = torch.cat((packed & 15, packed >> 4), -1) * pairs[:, :, 0] + pairs[:, :, 1]
+        weights = torch.cat((packed & 15, packed >> 4), -1).double()
+        row_scales = torch.ones(rows)
+        pairs = memory(operands["scales"], torch.float16, rows, blocks, 2).float()
     splits = grid[1]
     outputs = memory(operands["outputs"], torch.float32, splits, tokens, rows)
     for split in range(splits):
-        own = slice(split * blocks // splits, (split + 1) * blocks // splits)
-        outputs[split] = torch.einsum("mbk,nbk->mn", values[:, own], weights[:, own])
+        total = torch.zeros(tokens, rows)
+        for block in range(split * blocks // splits, (split + 1) * blocks // splits):
+            product = (codes[:, block] @ weights[:, block].T).float() * x_scales[:, block]
+            if pairs is None:
+                total += product
+            else:
+                total += product * pairs[:, block, 0]
+                total += pairs[:, block, 1] * x_sums[:, block]
+        outputs[split] = total * row_scales
 
 
 def imma_int8(operands: Mapping[str, int], _types: Mapping[str, str], _grid: Grid) -> None:

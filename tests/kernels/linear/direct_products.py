@@ -43,7 +43,9 @@ def main() -> int:
     wrong = 0
     for scheme, group in DIRECT_FORMATS:
         matrix = make_matrix(scheme, HEIGHT, COLUMNS, group, device="cuda")
-        for variant in direct_forms(scheme, group, DIRECT_ROWS):
+        for variant in (
+            form for most in (8, DIRECT_ROWS) for form in direct_forms(scheme, group, most)
+        ):
             most = tile_of(variant)[1]
             for rows in (most - 3, most, 2 * most + 1):
                 for splits in (1, 3):

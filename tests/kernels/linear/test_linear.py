@@ -16,7 +16,7 @@ from matrices import make_inputs, make_matrix, relative_error
 
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.definitions import MATMUL_STREAM
-from zse.kernels.linear.direct_forms import DIRECT_FORMATS, direct
+from zse.kernels.linear.direct_forms import DIRECT_FORMATS, direct, direct_forms
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.plan import LinearPlan, plan_linear, tile_of
 from zse.kernels.linear.reference import QUANTIZED_TOLERANCE, TOLERANCE
@@ -108,7 +108,7 @@ def test_a_batch_of_int8_tokens(scheme: str, group: int) -> None:
 def test_forms_whose_weights_go_to_products_directly_are_given_what_others_are(
     scheme: str, group: int
 ) -> None:
-    check(direct(scheme, bn=128, bm=8, warps=4, depth=2), scheme, group, 7, 21, 384, 2)
+    check(direct(scheme, bm=8, depth=2), scheme, group, 7, 21, 384, 2)
 
 
 @pytest.mark.parametrize(("scheme", "group"), [("int4", 128), ("nf4", 64), ("int8", 0)])
@@ -117,13 +117,17 @@ def test_tiles_of_int8_tokens_have_the_same_bits_whatever_their_size(
 ) -> None:
     matrix, inputs = make_matrix(scheme, 21, 640, group), make_inputs(3, 640, quantized=True)
     found = []
-    for bn, bm in ((16, 16), (32, 32)):
+    for variant in (
+        imma(scheme, group, bn=16, bm=16),
+        imma(scheme, group, bn=32, bm=32),
+        *direct_forms(scheme, group, 8)[:1],
+    ):
         outputs = torch.full((2, 3, 21), float("nan"))
-        plan = LinearPlan(variant=imma(scheme, group, bn=bn, bm=bm), splits=2, rows=3, columns=21)
+        plan = LinearPlan(variant=variant, splits=2, rows=3, columns=21)
         launcher = InterpretedLauncher()
         linear(launcher, matrix.weight, inputs.activation, outputs.data_ptr(), plan)
         found.append(outputs)
-    assert torch.equal(*found)
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 @pytest.mark.parametrize(

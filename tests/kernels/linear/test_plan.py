@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
-from gpu_facts import H200, L4
+from gpu_facts import A100, H200, L4
 
+from zse.kernels.linear.definitions import IMMA_DIRECT, IMMA_INT8
+from zse.kernels.linear.direct_forms import DIRECT_FORMATS
 from zse.kernels.linear.plan import (
     ANY_ROWS,
     LinearPlan,
@@ -97,7 +99,7 @@ def test_a_plan_for_any_rows_splits_a_sum_alike_and_never_adds_by_threads(
     ]
     best = plan_linear(weight, ANY_ROWS, quantized=True, device=H200)
     assert {plan.splits for plan in plans} == {best.splits}
-    assert {plan.variant.kernel for plan in plans} == {best.variant.kernel}
+    assert {plan.variant.kernel for plan in plans} <= {best.variant.kernel, IMMA_DIRECT}
     tiles = [tile_of(plan.variant)[1] for plan in plans]
     assert tiles[0] < tiles[-1] == tile_of(best.variant)[1]
     assert [plan.rows for plan in plans] == [1, 4, 16, 40, 700]
@@ -137,3 +139,30 @@ def test_a_head_of_many_rows_is_multiplied_by_programs_that_stay_where_there_are
     ]
     assert not any("apart" in plan.variant.key for plan in others)
     assert others[1].variant.key == "linear.imma_int8[BN=64,BM=128,STAGES=4]w8s4"
+
+
+@pytest.mark.parametrize("rows", [5, 8, 9, 16])
+@pytest.mark.parametrize(("scheme", "group"), DIRECT_FORMATS)
+def test_on_hopper_weights_of_some_tokens_go_to_tensor_cores_directly(
+    scheme: str, group: int, rows: int
+) -> None:
+    weight = LinearWeight(scheme=scheme, rows=3584, columns=3584, weights=0, group_size=group)
+    found = plan_linear(weight, rows, quantized=True, device=H200)
+    assert found.variant.kernel is IMMA_DIRECT
+    assert 2 * H200.multiprocessors > found.grid[0] * found.grid[1] > H200.multiprocessors
+    assert tile_of(found.variant)[1] == (8 if rows <= 8 else 16)
+    for device, count in ((A100, rows), (L4, rows), (H200, 4), (H200, 17)):
+        other = plan_linear(weight, count, quantized=True, device=device)
+        assert other.variant.kernel is not IMMA_DIRECT
+
+
+def test_a_head_of_whole_bytes_has_tiles_enough_without_them() -> None:
+    head = LinearWeight(scheme="int8", rows=152064, columns=3584, weights=0)
+    found = plan_linear(head, 8, quantized=True, device=H200, max_splits=1)
+    assert found.variant.kernel is IMMA_INT8
+
+
+def test_tokens_whose_bits_are_those_of_any_number_take_them_with_the_splits_of_many() -> None:
+    many, few = (plan_any_rows(WEIGHT, rows, quantized=True, device=H200) for rows in (100, 8))
+    assert few.variant.kernel is IMMA_DIRECT
+    assert few.splits == many.splits

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.costs import costs_on
 from zse.kernels.linear.definitions import IMMA_DIRECT, IMMA_FOUR_BIT, IMMA_INT8
-from zse.kernels.linear.direct_forms import direct_forms
+from zse.kernels.linear.direct_forms import direct_forms, direct_splits
 from zse.kernels.linear.variants import (
     DECODE_ROWS,
     STEP_COLUMNS,
@@ -210,13 +210,18 @@ def forms_for(form: LinearWeight, rows: int, *, quantized: bool) -> tuple[Varian
     if quantized:
         if rows <= most_few_rows(form.scheme, form.group_size):
             return decode_forms(form.scheme, form.group_size, min(rows, DECODE_ROWS))
-        return (
-            *direct_forms(form.scheme, form.group_size, rows),
-            *imma_forms(form.scheme, form.group_size, rows),
-        )
+        direct = _direct(form, rows, quantized)
+        return (*direct, *imma_forms(form.scheme, form.group_size, rows))
     if form.scheme in PLAIN_SCHEMES and rows <= DECODE_ROWS:
         return decode_forms(form.scheme, 0, rows)
     return dot_forms(form.scheme, form.group_size, rows)
+
+
+def _direct(form: LinearWeight, rows: int, quantized: bool) -> tuple[Variant, ...]:
+    """Return the forms whose weights go to tensor cores directly, where rows are not too few."""
+    if not quantized or rows <= most_few_rows(form.scheme, form.group_size):
+        return ()
+    return direct_forms(form.scheme, form.group_size, rows)
 
 
 def most_few_rows(scheme: str, group: int) -> int:
@@ -265,6 +270,12 @@ def _modelled(
     form: LinearWeight, rows: int, quantized: bool, device: DeviceFacts, max_splits: int
 ) -> LinearPlan:
     """Return the plan that the model of the device takes for the fastest."""
+    for variant in _direct(form, rows, quantized)[:1]:
+        plan = LinearPlan(variant=variant, splits=1, rows=rows, columns=form.rows)
+        splits = direct_splits(plan.grid[0], form.columns, device.multiprocessors, max_splits)
+        # Rows of whole bytes in many tiles are read as fast by others.
+        if variant.suits(device.target) and (splits > 1 or form.scheme != "int8"):
+            return replace(plan, splits=splits)
     little_shared = device.shared_memory_optin_bytes <= LITTLE_SHARED_BYTES
     plans = [
         (_seconds(plan, form, device), order, plan)

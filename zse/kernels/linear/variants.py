@@ -366,7 +366,8 @@ def _all() -> tuple[Variant, ...]:
             found.append(widen(scheme, group))
             found += turn(scheme, group)
     for scheme, group in DIRECT_FORMATS:
-        found += direct_forms(scheme, group, DIRECT_ROWS)
+        for rows in (8, DIRECT_ROWS):
+            found += direct_forms(scheme, group, rows)
     for weights in PLAIN_SCHEMES:
         for outputs in ("fp32", "bf16"):
             for stream in (False, True):
