@@ -1,6 +1,7 @@
 """The forms for a few tokens whose weights go from memory to tensor cores, and what they suit.
 
-On an H200 a step of a 7B in INT4 with 16 rows took 2.9 ms with other forms, and 2.3 with these.
+On an H200 gate and up of a 7B in INT4 take 21 us for eight tokens, and 29 by tiles in shared
+memory; for sixteen 27 and 31.
 """
 
 from __future__ import annotations
