@@ -295,6 +295,20 @@ def test_steps_of_fewer_rows_read_kept_weights_too_in_graphs_and_after_they_are_
                 assert score == pytest.approx(other, abs=5e-2)
 
 
+def test_a_prompt_is_prepared_behind_a_captured_step_of_weights_that_are_there(
+    make_pair, monkeypatch
+):
+    monkeypatch.setattr("zse.backends.gpu.plans.TURNED_ROWS", 1)
+    path = make_pair("qwen2", "int4", **SHAPE).path
+    with closing(open_runner(path, prefill_weights="keep")) as runner:
+        backend = runner._backend
+        backend.warm(runner._forward)  # as ranks begin
+        assert list(backend.prepare_prompt(runner._forward, len(PROMPT)))
+        prepared = as_tensor(runner.logits(PROMPT))
+    with closing(open_runner(path, prefill_weights="keep")) as runner:
+        assert as_tensor(runner.logits(PROMPT)).equal(prepared)
+
+
 def test_the_first_decode_step_is_launched_as_it_is_where_none_is_captured_and_then_captured(
     runner, path
 ):

@@ -157,6 +157,8 @@ class StepMaker:
             windows=len(self.limits.windows),
             wanted=int(not self._model.spec.is_encoder),
         )
+        if self._model.plans.rounding(shape) == "tokens" and not self._model.passes.is_arriving:
+            self._model.prepare_turned(self._launcher)  # products are chosen by what is kept
         step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
         yield from self._loading(step, work)
         for sampling in FIRST_SAMPLINGS[: shape.wanted * len(FIRST_SAMPLINGS)]:
