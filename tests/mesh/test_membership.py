@@ -135,25 +135,3 @@ def test_nobody_is_heard_in_the_future_after_a_sleep():
     members.overslept(2.0, 1.0)
     assert members.newly_suspect(1.29) == []
     assert members.newly_suspect(1.31) == ["a"]
-
-
-def test_who_is_heard_with_gaps_is_waited_for_longer_but_not_for_ever():
-    members = joined("a", "b", "c")
-    for number in range(1, 20):
-        members.heard("a", 0.05 * number)
-        members.heard("b", 0.2 * number)
-        members.heard("c", 0.29 * number)
-    last = 0.2 * 19, 0.29 * 19
-    assert members.newly_suspect(0.95 + 0.31) == ["a"]
-    assert members.newly_suspect(last[0] + 0.39) == []
-    assert members.newly_suspect(last[0] + 0.41) == ["b"]
-    assert members.newly_suspect(last[1] + 0.41) == []
-    assert members.newly_suspect(last[1] + 0.43) == ["c"]
-
-
-def test_a_gap_is_forgotten_when_beats_have_come_in_time_for_long():
-    members = joined("a")
-    members.heard("a", 0.25)
-    for number in range(1, 1000):
-        members.heard("a", 0.25 + 0.1 * number)
-    assert members.newly_suspect(100.15 + 0.31) == ["a"]

@@ -31,10 +31,6 @@ class Way(_Way):
     last_sign = 0.0
 
 
-def silent_after(way: _Way, seconds: float) -> bool:
-    return way.is_silent(way.last_sign + seconds, 0.0, 0.25)
-
-
 def test_a_node_that_slept_accuses_nobody_before_it_could_have_heard_of_them() -> None:
     ways = Outgoing(lambda *_: None)
     place = Place(0, 1, "b", "address")
@@ -47,17 +43,3 @@ def test_a_node_that_slept_accuses_nobody_before_it_could_have_heard_of_them() -
     ways._wakefulness.look(time.monotonic())
     assert ways.silent(0.25) == []  # it woke just now
     assert ways.silent(0.0) == ["b"]
-
-
-def test_a_way_on_which_little_was_late_before_is_silent_sooner() -> None:
-    steady, late, later = Way(), Way(), Way()
-    for way, gap in ((steady, 0.05), (late, 0.15), (later, 0.9)):
-        for _ in range(3):
-            way.last_sign = max(way.last_sign, way._last_sign) + gap
-            way.look(way.last_sign)
-    assert not silent_after(steady, 0.24)
-    assert silent_after(steady, 0.26)
-    assert not silent_after(late, 0.29)
-    assert silent_after(late, 0.31)
-    assert not silent_after(later, 0.34)
-    assert silent_after(later, 0.36)

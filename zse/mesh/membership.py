@@ -6,9 +6,8 @@
 
 Pure: told of what happened and of the time, never asks a clock. A connection that ended, which the
 system of the other side said, needs no suspicion. Peers are asked as in SWIM (Das et al., 2002), so
-that a broken wire of this machine is not taken for the death of another. Who was heard of with gaps
-lately is waited for longer, as far as clients bear it (Chen, Toueg and Aguilera, 2002); what this
-process slept through itself is nobody's silence (Dadgar, Phillips and Currey, 2017).
+that a broken wire of this machine is not taken for the death of another. What this process slept
+through itself is nobody's silence (Dadgar, Phillips and Currey, 2017).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from zse.mesh.gaps import Gaps
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -60,7 +58,6 @@ class Member:
         self.is_loaded = False
         """Whether it had much to send when it was last heard of."""
         self.awake_since = now
-        self.gaps = Gaps()
 
 
 class Membership:
@@ -80,10 +77,8 @@ class Membership:
     def heard(self, node: str, now: float, *, is_loaded: bool = False) -> None:
         """Note a sign of life; it ends a suspicion, but not a death: the dead join again."""
         member = self.members[node]
-        gap = now - member.last_heard
-        if gap > self._patience.silent_seconds / 2:
+        if now - member.last_heard > self._patience.silent_seconds / 2:
             member.awake_since = now
-        member.gaps.heard(gap)
         member.last_heard, member.is_loaded = now, is_loaded
         if member.standing is Standing.SUSPECT:
             member.standing = Standing.ALIVE
@@ -124,9 +119,8 @@ class Membership:
         return silent
 
     def _allowed(self, member: Member) -> float:
-        if member.is_loaded:
-            return self._patience.loaded_silent_seconds
-        return member.gaps.patience(self._patience.silent_seconds)
+        patience = self._patience
+        return patience.loaded_silent_seconds if member.is_loaded else patience.silent_seconds
 
     def judged(self, now: float) -> list[str]:
         """Return the suspects whose time is over; their standing says what they are."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from zse.errors import ZSEError
 from zse.mesh.frames import Frame, Kind
-from zse.mesh.gaps import Gaps
 from zse.mesh.link import Link
 from zse.mesh.sending import LONG_BYTES
 from zse.mesh.wakefulness import Wakefulness
@@ -32,8 +31,7 @@ class _Way:
         self._link: Link | None = None
         self._waiting: list[Frame] = []
         self.is_ended = False
-        self.begun = self._last_sign = time.monotonic()
-        self._gaps = Gaps()
+        self.begun = time.monotonic()
 
     @property
     def last_sign(self) -> float:
@@ -52,16 +50,8 @@ class _Way:
         return waiting + (self._link.backlog_bytes if self._link is not None else 0)
 
     def look(self, now: float) -> None:
-        """Note whether what was sent arrives, and how often something is heard."""
         if self._link is not None:
             self._link.look(now)
-        if (sign := self.last_sign) > self._last_sign:
-            self._gaps.heard(sign - self._last_sign)
-            self._last_sign = sign
-
-    def is_silent(self, now: float, awake_since: float, seconds: float) -> bool:
-        """Whether nothing was heard for so long, or somewhat more where it was late before."""
-        return now - max(self.last_sign, awake_since) > self._gaps.patience(seconds)
 
     def drop(self, is_void: Callable[[Frame], bool]) -> None:
         with self._lock:
