@@ -74,6 +74,7 @@ def test_two_gpus_give_the_logits_of_one() -> None:
     alone, _, _ = load_zse_model("tiny", device="cuda")
     both, _, _ = load_zse_model("tiny", device_map="balanced")
     assert set(both.hf_device_map.values()) == {0, 1}
+    assert torch.cuda.current_device() == 0
     with torch.inference_mode():
         found, expected = both(PROMPT.cuda()).logits, alone(PROMPT.cuda()).logits
     assert float((found.cpu() - expected.cpu()).abs().max() / expected.abs().max()) < 1e-2

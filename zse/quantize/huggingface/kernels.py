@@ -20,6 +20,8 @@ from zse.kernels.linear.plan import MAX_ROWS, form_of, plan_linear
 from zse.kernels.linear.weight import LinearWeight
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from zse.device.gpu import Stream
     from zse.format.reader import ZSEReader
     from zse.kernels.launcher import Launcher
@@ -46,6 +48,10 @@ class TorchLinearKernels:
 
     def multiply(self, weight: StoredMatrix, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs [M, K] @ weight^T as float32 [M, N]; inputs are rounded to bfloat16."""
+        with current(inputs.device):
+            return self._multiply(weight, inputs)
+
+    def _multiply(self, weight: StoredMatrix, inputs: torch.Tensor) -> torch.Tensor:
         matrix = _described(weight)
         values = inputs.to(torch.bfloat16).contiguous()
         count, device = values.shape[0], values.device
@@ -68,6 +74,11 @@ class TorchLinearKernels:
         sums = torch.empty(shape, dtype=torch.float32, device=device)
         linear(self._launcher, matrix, activations, sums.data_ptr(), plan)
         return sums.sum(0)
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Have a GPU be the current one, until what uses it is done: drivers leave theirs current."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)  # noqa: TID251 - torch's
 
 
 class TorchStream:
@@ -107,7 +118,8 @@ def open_kernels(
         return None
     kernels = settings.serve.load.device.kernels
     try:
-        gpu = open_gpu(f"cuda:{device.index or 0}")
+        with current(device):
+            gpu = open_gpu(f"cuda:{device.index or 0}")
         pack = find_pack(
             gpu.info,
             explicit=Path(kernels) if kernels else None,
