@@ -209,3 +209,14 @@ def test_the_script_makes_everything_and_lists_it(tmp_path: Path) -> None:
     assert "RELEASES=https://example.com/releases\n" in (out / "install.sh").read_text()
     signature = ["openssl", "dgst", "-sha256", "-verify", str(public), "-signature"]
     subprocess.run([*signature, out / "SHA256SUMS.sig", out / "SHA256SUMS"], check=True)
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), ([], 2), (["--now"], 2)])
+def test_the_script_says_what_it_takes_and_makes_no_folder(
+    tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    command = [str(ROOT / "scripts" / "release"), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "scripts/release FOLDER" in (done.stderr if code else done.stdout)
+    assert not any(tmp_path.iterdir())
