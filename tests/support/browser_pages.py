@@ -24,7 +24,7 @@ def check_with_axe(tab):
 
     What it finds is looked for once more: a part may have been exchanged while it looked.
     """
-    tab.ask("Runtime.evaluate", expression=AXE.read_text())
+    tab.run(AXE.read_text())
     for _ in range(2):
         found = tab.run(
             "axe.run({exclude: ['.reference']}, {resultTypes: ['violations']}).then(found =>"
