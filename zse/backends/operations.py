@@ -7,7 +7,7 @@ spec of a layer gives them. The arithmetic of each operation is in ``zse.kernels
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from zse.errors import UnsupportedModelError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from zse.backends.adapters import AdapterWeights
-    from zse.backends.gpu.retained import Retained
     from zse.backends.handles import (
         EndWeights,
         ExpertWeights,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from zse.backends.kv_images import KVImages
     from zse.backends.states import StateLayout
     from zse.backends.types import Answers, DeviceUsed, LogitRows, StepBatch
-    from zse.kv.host_tier import HostBlocks
     from zse.kv.windows import WindowGroup
     from zse.models.layer_spec import (
         AttentionSpec,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
         LinearAttentionSpec,
         MLPSpec,
     )
-    from zse.models.spec import HeadSpec, LayerInputsSpec, Pooling
+    from zse.models.spec import HeadSpec, LayerInputsSpec
 
 Step: TypeAlias = Any
 """The positions, blocks and rows of one forward pass, made by ``begin``."""
@@ -212,74 +210,8 @@ class StageOperations(Operations, Protocol):
         """Send what a pass outside of the pool has left to whoever computes those layers."""
 
 
-@runtime_checkable
-class Pooler(Protocol):
-    """What a backend of encoders has besides."""
-
-    def pool(self, step: Step, residual: Handle, pooling: Pooling) -> Sequence[Sequence[float]]:
-        """Return the vector of each chunk, which is a whole text: the mean of its rows, or one.
-
-        Rows are normed before. Where a model has a classifier, its scores stand for the vector.
-        """
-
-
 Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
 """A whole forward pass: a model's program, then the choice of tokens."""
-
-
-@runtime_checkable
-class Retainable(Protocol):
-    """A backend that can be left to another model of the same shape."""
-
-    def retain(self) -> Retained | None:
-        """Have ``close`` leave everything to it; None where that cannot be."""
-
-    def release(self) -> None:
-        """Undo ``retain``."""
-
-
-@runtime_checkable
-class Settles(Protocol):
-    """A backend that can be asked while its weights are still on their way."""
-
-    def prepare_more(self) -> bool:
-        """Prepare a little of a first request, unless one has come; whether there was anything."""
-
-    def settle(self) -> None:
-        """Wait until all weights are there; raises what kept them from it."""
-
-    def stop_settling(self) -> None:
-        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
-
-
-@runtime_checkable
-class TimesSteps(Protocol):
-    """A backend whose device says when it worked at a step."""
-
-    def time_steps(self) -> None:
-        """Time steps from now on: see ``zse.engine.step_trace.TimedByDevice``."""
-
-
-@runtime_checkable
-class Shrinkable(Protocol):
-    """A backend whose pool can be made smaller."""
-
-    num_blocks: int
-    windows: Sequence[WindowGroup]
-
-    def shrink(self, num_blocks: int, *, least_blocks: int) -> None:
-        """Have so many blocks from now on, or as many as there is memory for.
-
-        What they hold is lost.
-        """
-
-
-@runtime_checkable
-class KeepsInHost(Protocol):
-    """A backend whose blocks lie elsewhere than in host memory, and can go there."""
-
-    def host_blocks(self, length_bytes: int) -> HostBlocks:
-        """Return host memory for blocks of the pool; it goes with the backend."""
 
 
 class PendingStep(Protocol):

@@ -9,8 +9,9 @@ from zse.models.layer_spec import AttentionSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.backends.abilities import Pooler
     from zse.backends.handles import Handle, LayerWeights
-    from zse.backends.operations import Forward, Operations, Pooler, Sampled, StageOperations, Step
+    from zse.backends.operations import Forward, Operations, Sampled, StageOperations, Step
     from zse.models.layer_spec import LayerSpec
     from zse.models.spec import ModelSpec, Pooling
 

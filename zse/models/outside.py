@@ -14,8 +14,9 @@ from zse.models.decoder import logits_of, vectors_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zse.backends.abilities import Pooler
     from zse.backends.handles import Handle
-    from zse.backends.operations import Backend, Cache, Pooler, StageOperations
+    from zse.backends.operations import Backend, Cache, StageOperations
     from zse.backends.types import LogitRows
     from zse.models.spec import ModelSpec, Pooling
 

@@ -9,12 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.operations import (
-    Pooler,
-    Retainable,
-    Settles,
-    TimesSteps,
-)
+from zse.backends.abilities import Pooler, Retainable, Settles, TimesSteps
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases

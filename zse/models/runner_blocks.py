@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.operations import KeepsInHost, Shrinkable
+from zse.backends.abilities import KeepsInHost, Shrinkable
 from zse.errors import UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
