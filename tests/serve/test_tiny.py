@@ -188,7 +188,7 @@ def test_zse_chat_needs_no_arguments(run_zse):
 def test_zse_chat_says_when_there_is_no_server(run_zse):
     result = run_zse("chat", "--url", "http://127.0.0.1:1", input="hello\n")
     assert result.returncode == 8
-    assert "no answer from" in result.stderr
+    assert "nobody answers at http://127.0.0.1:1" in result.stderr
 
 
 def test_a_bad_flag_and_a_missing_model_have_their_exit_codes(run_zse, tmp_path):

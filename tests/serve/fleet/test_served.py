@@ -33,17 +33,17 @@ def test_who_waits_for_a_model_when_the_server_ends_is_answered_first(start, exp
     child = start()
 
     async def end_beside_a_swap():
-        long = asyncio.create_task(ask(child.url, "a", max_tokens=300))
-        while not child.gauge("zse_in_flight"):
-            await asyncio.sleep(0.01)
+        long = asyncio.create_task(ask(child.url, "a", max_tokens=500, n=8))
+        while not await asyncio.to_thread(child.gauge, "zse_in_flight"):
+            assert not long.done()
         waiting = [asyncio.create_task(ask(child.url, name)) for name in "bc"]
-        while child.gauge("zse_models_waited_for") < 2:
-            await asyncio.sleep(0.01)
+        while await asyncio.to_thread(child.gauge, "zse_models_waited_for") < 2:
+            assert not long.done()
         child.process.send_signal(signal.SIGTERM)
         return await asyncio.gather(long, *waiting)
 
     long, *others = asyncio.run(end_beside_a_swap())
-    assert long.json()["usage"]["completion_tokens"] == 300
+    assert long.json()["usage"]["completion_tokens"] == 8 * 500
     said = [one.json()["choices"][0]["text"] for one in others]
     assert said == [expected["b"], expected["c"]]
     assert child.process.wait(60) == 0
