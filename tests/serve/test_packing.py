@@ -108,8 +108,8 @@ def test_what_an_earlier_start_imported_stays_in_the_pack(sources):
 
 
 @pytest.mark.parametrize("name", ["dont_write_bytecode", "pycache_prefix"])
-def test_nothing_is_written_where_python_writes_no_byte_code(sources, monkeypatch, name):
-    monkeypatch.setattr(sys, name, "elsewhere")
+def test_nothing_is_written_where_python_writes_no_byte_code(sources, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(sys, name, str(tmp_path / "elsewhere"))
     assert not packing.refresh_pack({"packed_other": importlib.import_module("packed_other")})
     assert not Path(start_pack.pack_path()).exists()
 
