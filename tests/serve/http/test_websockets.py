@@ -145,7 +145,8 @@ def test_a_flood_of_messages_ends_the_socket(talk):
         return event
 
     end = talk(flood)
-    assert end is None or end.code == 1008
+    # As many as come in one piece are cut off without a word, which a client may see as an end.
+    assert end is None or end.code in (1006, 1008)
 
 
 def test_a_message_may_be_only_so_long(talk):
