@@ -32,9 +32,10 @@ def test_the_first_commands_exist_and_ci_runs_the_second() -> None:
     assert test in (ROOT / ".ci/run").read_text().splitlines()
 
 
-def test_every_extra_has_a_line_in_the_readme() -> None:
+def test_every_extra_has_a_line_in_the_install_guide() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    rows = re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \|", README, flags=re.MULTILINE)
+    guide = (ROOT / "docs/guides/install.md").read_text()
+    rows = re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \|", guide, flags=re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
     assert set(project["optional-dependencies"]) <= named
 
@@ -50,6 +51,24 @@ def test_what_the_docs_install_are_extras_that_exist() -> None:
     }
     assert {"convert", "s3"} <= named
     assert named <= set(project["optional-dependencies"])
+
+
+def test_every_guide_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/guides/[\w-]+\.md)", README))
+    assert {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/guides").glob("*.md")
+    } <= linked
+
+
+def test_the_picture_of_the_layers_names_packages_that_there_are() -> None:
+    picture = (ROOT / "docs/images/layers.svg").read_text()
+    named = {
+        name
+        for row in re.findall(r'font-weight="600"[^>]*>(.*?)<', picture)
+        for name in row.split(" · ")
+    }
+    there = {path.stem for path in (ROOT / "zse").iterdir()}
+    assert {"engine", "models", "backends"} <= named <= there
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

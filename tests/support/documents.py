@@ -42,6 +42,7 @@ NEEDS: tuple[tuple[str, str], ...] = (
     (r": (kubectl|helm|modal|railway|vastai|terraform|aws|git|sh|export) ", "an account"),
     (r"terraform (init|apply)|railway login|: cd endpoint", "an account"),
     (r"zse deploy \w+ (status|logs|destroy)|--apply", "an account"),
+    (r"\.gguf", "a GGUF file"),
     (r"s3://", "object storage"),
     (r"hf://|owner/name|https://huggingface", "a repository on the hub"),
     (r"--push|REGISTRY|kernels (push|pull)|ghcr\.io/acme/zse-kernels", "a registry"),
