@@ -17,7 +17,7 @@ from zse.units import MIB
 if TYPE_CHECKING:
     from zse.evaluate.sandbox.run import Mode, Verdict
 
-LIMITS = Limits(seconds=10.0, cpu_seconds=1, memory_bytes=128 * MIB)
+LIMITS = Limits(seconds=30.0, cpu_seconds=1, memory_bytes=128 * MIB)
 SECRET = "zse-secret-of-the-parent"
 MODES = ("namespaces", "landlock")
 

@@ -95,7 +95,7 @@ def test_a_full_disk_on_one_node_leaves_the_others_to_stand_by_and_says_so(
     until(lambda: "full" in problems(pair))
     assert "No space left on device" in problems(pair)["full"]
     pair.add("sound")
-    until(lambda: "sound" in {duty.node for duty in pair.front.duties}, seconds=10)
+    until(lambda: "sound" in {duty.node for duty in pair.front.duties})
     ask_all(pair, requests)
     assert pair.answers.run() == alone(requests)
     assert "full" not in {duty.node for duty in pair.front.duties}
@@ -144,7 +144,7 @@ def test_a_partition_that_heals_brings_the_node_back_and_what_it_still_says_is_v
     assert {duty.node for duty in mesh.front.duties} == {"n0"}
     assert mesh.front.membership.members["n1"].standing in (Standing.DEAD, Standing.CUT_OFF)
     cut["n1"].is_cut = False  # all that waited on the wire arrives now
-    until(lambda: "n1" in {duty.node for duty in mesh.front.duties}, seconds=10)
+    until(lambda: "n1" in {duty.node for duty in mesh.front.duties})
     ask_all(mesh, requests)
     assert list(mesh.answers.run().values())[len(requests) :] == list(expected.values())
 

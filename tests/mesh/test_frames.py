@@ -124,7 +124,7 @@ def test_both_sides_of_one_secret_speak_and_know_each_other():
     right.start()
     body = random.Random(3).randbytes(4 << 20)  # more than a socket takes at once
     left.send(Frame(kind=Kind.STEP, body=body))
-    assert done.wait(5)
+    assert done.wait(60)
     assert got == [body]
     left.close()
     right.close()

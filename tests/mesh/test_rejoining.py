@@ -33,7 +33,7 @@ class Called:
     def connect(self, address: str, seconds: float) -> str:
         self.calls.append(address)
         if address == "silent":
-            self.is_over.wait(20)
+            self.is_over.wait(60)
             raise MeshError("silent cannot be reached: timed out")
         self.there.append(SimpleNamespace(address=address))
         self.has_joined.set()
@@ -58,11 +58,11 @@ def search(called, *addresses):
 
 def test_who_is_silent_keeps_nobody_from_one_that_is_back_and_is_called_once_at_a_time(called):
     rejoining, stop, thread = search(called, "silent", "back")
-    assert called.has_joined.wait(20)
+    assert called.has_joined.wait(60)
     stop.wait(0.2)
     assert sorted(called.calls) == ["back", "silent"]
     stop.set()
-    thread.join(20)
+    thread.join(60)
     called.is_over.set()
     until(lambda: rejoining.problems)
     assert rejoining.problems == {"silent": "silent cannot be reached: timed out"}
@@ -72,7 +72,7 @@ def test_who_is_silent_keeps_nobody_from_one_that_is_back_and_is_called_once_at_
 def test_a_node_that_answers_when_the_front_has_left_is_left_alone(called):
     rejoining, stop, thread = search(called)
     stop.set()
-    thread.join(20)
+    thread.join(60)
     rejoining._call("late", stop)
     assert called.given_up == ["late"]
 
@@ -92,7 +92,7 @@ def test_a_node_answers_while_the_code_that_computes_is_still_imported():
     assert peer.state.epoch == 0
     assert not order.done()
     works.start()
-    assert order.result(20)
+    assert order.result(60)
     assert node._worker.state.epoch == 3
     assert peer.answer(Order(3, [], [], [], 0, []), Done) == Done()
     peers.close()

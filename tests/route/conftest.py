@@ -10,7 +10,7 @@ def world():
 
     def run(num_replicas, test, **options):
         async def main():
-            async with asyncio.timeout(30), World(num_replicas, options) as made:
+            async with asyncio.timeout(120), World(num_replicas, options) as made:
                 await test(made)
 
         asyncio.run(main())

@@ -1,7 +1,6 @@
 """Looking at replicas: who is ready, down, asleep, new or gone; and who wakes them."""
 
 import asyncio
-import time
 
 import pytest
 from route_world import ScriptedReplica, answer, refusal, stream
@@ -212,11 +211,9 @@ def test_whoever_starts_replicas_is_told_that_requests_wait(world):
 
 def test_nobody_waits_for_replicas_that_nobody_brings(world):
     async def test(w):
-        begun = time.monotonic()
         assert (await w.chat()).status_code == 503
-        assert time.monotonic() - begun < 2
 
-    world(0, test)
+    world(0, test, route_wait=3600.0)
 
 
 def test_a_503_that_a_look_has_not_seen_costs_a_wait_and_no_answer(world):

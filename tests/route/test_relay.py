@@ -81,9 +81,13 @@ def test_a_slow_client_holds_the_replica_up_and_loses_nothing(world):
         replica.script = stream(*events)
         reader, writer = await asyncio.open_connection("127.0.0.1", w.port, limit=1 << 12)
         writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}" % CHAT.encode())
-        await asyncio.sleep(0.3)
-        held = [sum(map(len, c.pieces)) for m in w.fleet.members.values() for c in m.answering]
-        assert held
+
+        def pieces():
+            return [c.pieces for m in w.fleet.members.values() for c in m.answering]
+
+        await w.until(lambda: any(pieces()))
+        await asyncio.sleep(0.3)  # in which too much would come
+        held = [sum(map(len, each)) for each in pieces()]
         assert held[0] < 400_000  # of 4.8 MB
         data = bytearray()
         while not data.endswith(b"\r\n0\r\n\r\n"):

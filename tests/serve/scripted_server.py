@@ -5,6 +5,7 @@ slow:N       answers N tokens, 20 ms apart
 break:N      fails after N tokens
 crash:N      takes the engine down after N tokens
 silent:MS    waits before the first token
+held:PATH    waits behind the first token until the file is there
 """
 
 import argparse
@@ -12,6 +13,7 @@ import asyncio
 import sys
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,9 +140,12 @@ class ScriptedEngine:
         text, pause, break_at = self.script(prompt)
         stop = None
         crash_at = int(prompt.split("crash:")[1].split()[0]) if "crash:" in prompt else -1
+        held_until = Path(prompt.split("held:")[1].split()[0]) if "held:" in prompt else None
         if "silent:" in prompt:
             await asyncio.sleep(int(prompt.split("silent:")[1].split()[0]) / 1000)
         for position, character in enumerate(text):
+            while position == 1 and held_until is not None and not held_until.exists():
+                await asyncio.sleep(0.01)
             if position == crash_at:
                 self.failure, self.is_healthy = DeviceError("the device is gone"), False
             if self.failure is not None:
@@ -209,6 +214,7 @@ def scripted_model(name="scripted", template=PlainTemplate):
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--load-seconds", type=float, default=0.0)
+    parser.add_argument("--load-until", type=Path)
     parser.add_argument("--load-fails", action="store_true")
     parser.add_argument("--drain-seconds", type=float, default=5.0)
     parser.add_argument("--max-queue", type=int, default=256)
@@ -219,6 +225,8 @@ def main() -> int:
     def load(state: AppState) -> LoadedModel:
         state.phase = "weights"
         time.sleep(arguments.load_seconds)
+        while arguments.load_until is not None and not arguments.load_until.exists():
+            time.sleep(0.01)
         if arguments.load_fails:
             raise TemplateError("no such thing")
         return scripted_model()

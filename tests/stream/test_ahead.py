@@ -46,7 +46,7 @@ class SlowSource:
         return True
 
     def read_into(self, offset_bytes: int, view: memoryview) -> None:
-        self.gate.wait(10)
+        self.gate.wait(60)
         if self.failure:
             raise self.failure
         self.reads.append((offset_bytes, len(view)))

@@ -200,12 +200,12 @@ def test_a_load_can_be_cancelled(gpu: HostGpu, make_file: MakeFile) -> None:
     def hold(count: int) -> None:
         if count == 3:
             reached.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
     gpu.on_copy = hold
     options = LoaderOptions(threads=2, chunk_bytes=4096)
     running = start_load(gpu, source, WholeFile(header), gpu.memory(100 * 4096), options)
-    reached.wait(10)
+    reached.wait(60)
     running.cancel()
     go_on.set()
     with pytest.raises(LoadCancelledError, match="was stopped"):

@@ -231,7 +231,7 @@ def test_who_waits_for_a_load_need_not_wait_for_its_buffers(
     source.close()
     assert late_gpu.bytes_of(address) == region_of(path)
     [thread] = giving  # which the device waits for before it is closed
-    thread.join(10)
+    thread.join(60)
     assert late_gpu.ask("live") == 0
     late_gpu.fail("copy", 700)
     running, source, _ = begin(late_gpu, path)
@@ -397,7 +397,7 @@ def test_a_chunk_that_is_still_being_read_is_waited_for(late_gpu: LateGpu, tmp_p
     plain, go_on, usual = LocalSource(path), threading.Event(), LocalSource.read_into
 
     def slow(offset_bytes: int, view: memoryview) -> None:
-        go_on.wait(10)
+        go_on.wait(60)
         usual(plain, offset_bytes, view)
 
     plain.is_slow = lambda *_: True  # type: ignore[method-assign]

@@ -180,7 +180,7 @@ def test_a_file_that_changes_stops_the_next_pass(path):
 def test_a_disk_that_stands_still_is_an_error_that_names_the_layer(path, monkeypatch):
     streaming = Streaming(path)
     held = threading.Event()
-    monkeypatch.setattr(LocalSource, "read_into", lambda *_: held.wait(10))
+    monkeypatch.setattr(LocalSource, "read_into", lambda *_: held.wait(60))
     streaming.pump = streaming.new_pump(stall_seconds=0.05)
     streaming.pump.start()
     with pytest.raises(StoreError, match=r"layers\.\d+ of .*model.bin has not come"):

@@ -39,7 +39,7 @@ class ForkedNodes:
         for pid in self.pids.values():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._parent.communicate(timeout=10)
+        self._parent.communicate(timeout=60)
 
 
 def main(count):

@@ -157,7 +157,7 @@ class World:
         self.addresses = [read_address(replica.url) for replica in self.replicas]
         self.looks = Looks(self.fleet, [lambda: self.addresses])
         await self.looks.start()
-        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=20)
+        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
         await self.until(lambda: all(r.state != "unknown" for r in self.fleet.replicas))
         return self
 
@@ -171,7 +171,7 @@ class World:
         for replica in self.replicas:
             await replica.stop()
 
-    async def until(self, condition, seconds=10.0):
+    async def until(self, condition, seconds=60.0):
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "it does not come about"

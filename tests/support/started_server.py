@@ -51,7 +51,7 @@ class StartedServer:
         """Return the exit code."""
         self._process.terminate()
         code = self._process.wait(60)
-        self._reader.join(10)
+        self._reader.join(60)
         assert self._process.stderr is not None
         self._process.stderr.close()
         return code

@@ -136,7 +136,7 @@ def test_who_sends_a_byte_now_and_then_keeps_nobody(part):
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
-        asking.join(5)
+        asking.join(60)
         has_ended.set()
-        thread.join(5)
+        thread.join(60)
         assert isinstance(answers[0], ToolError)

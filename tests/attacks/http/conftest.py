@@ -19,6 +19,7 @@ from zse.settings import subprocess_environment
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "tests" / "serve" / "scripted_server.py"
 PAGE_KIB = 4
+RESTING_LOOKS = 8
 SECONDS = 60
 """How long anything may take on a busy machine: nothing of it is a measurement."""
 
@@ -122,6 +123,14 @@ class Attacked:
                     await asyncio.sleep(0.05)
             while self.num_files() > self.num_files_idle:
                 await asyncio.sleep(0.05)
+
+    async def rest(self) -> None:
+        """Wait until it has done what it does behind its start: until it uses no processor."""
+        path, used = Path(f"/proc/{self.process.pid}/stat"), [0]
+        async with asyncio.timeout(SECONDS):
+            while len(used) < RESTING_LOOKS or used[-1] - used[-RESTING_LOOKS] > 1:
+                await asyncio.sleep(0.2)
+                used.append(sum(map(int, path.read_text().rpartition(") ")[2].split()[11:13])))
 
     async def settle(self) -> None:
         """Note what the server holds when it has done everything once."""

@@ -128,7 +128,7 @@ def test_a_pass_that_broke_off_is_passed_over(path):
 
 def test_a_layer_that_never_comes_is_an_error_that_names_it(path, monkeypatch):
     held = threading.Event()
-    monkeypatch.setattr(PacedWeights, "_bring", lambda *_: held.wait(5))
+    monkeypatch.setattr(PacedWeights, "_bring", lambda *_: held.wait(60))
     with ZSEReader(path) as reader:
         weights = paced(path, reader, stall_seconds=0.05)
         with pytest.raises(StoreError, match=r"layers\.\d+ of .* has not come"):

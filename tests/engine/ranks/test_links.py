@@ -60,7 +60,7 @@ def test_every_rank_gets_what_all_gave_files_among_it() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     for one, other in pairs:
         one.close()
         other.close()

@@ -118,7 +118,7 @@ def test_threads_that_are_asked_to_sign_in_at_once_all_succeed(connect, fake):
 
     def wait_for_the_others(request):
         if not request.headers.get("authorization"):
-            together.wait(20)
+            together.wait(60)
         return answer(request)
 
     registry._client._transport = httpx.MockTransport(wait_for_the_others)

@@ -161,7 +161,7 @@ def test_an_unknown_socket_is_refused(server):
 
 
 def test_before_the_model_is_there_a_socket_is_refused_with_503(start_server):
-    loading = start_server("--load-seconds", "20")
+    loading = start_server("--load-seconds", "300")
     with pytest.raises(InvalidStatus) as caught, connect(url_of(loading, "/ws/chat")):
         pass
     response = caught.value.response

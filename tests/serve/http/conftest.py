@@ -33,11 +33,11 @@ class Served:
             writer.write(part)
             await writer.drain()
         with contextlib.suppress(ConnectionResetError):
-            return await asyncio.wait_for(reader.read(), 20)
+            return await asyncio.wait_for(reader.read(), 60)
         return b""
 
     async def wait_until(self, condition) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.01)
 
@@ -51,7 +51,7 @@ async def _serving(app, *, certificates=None, **options):
     with bind_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         server = HTTPServer(
-            app, end_seconds=2, options=HTTPOptions(**options), certificates=certificates
+            app, end_seconds=10, options=HTTPOptions(**options), certificates=certificates
         )
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:

@@ -215,7 +215,7 @@ def test_a_connection_that_rests_too_long_is_closed(serving):
     async def talk(served):
         reader, writer = await served.connect()
         writer.write(GET)
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), 60)
 
     answer = run(serving, echo, talk, keep_alive_timeout=0.2)
     assert answer.endswith(b"/|")
@@ -230,7 +230,7 @@ def test_a_request_that_nobody_has_read_yet_keeps_its_connection_from_being_clos
         (connection,) = served.state.connections
         writer.write(GET)  # it lies in the kernel when this returns, and the loop has no turn
         connection.shutdown()
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), 60)
 
     answer = run(serving, echo, talk)
     assert answer.startswith(b"HTTP/1.1 200 ")

@@ -22,7 +22,7 @@ async def connect_tls(served, cert, name=NAME):
 async def speak_tls(served, cert, name=NAME, *, asked=CLOSING):
     reader, writer = await connect_tls(served, cert, name)
     writer.write(asked)
-    return await asyncio.wait_for(reader.read(), 20)
+    return await asyncio.wait_for(reader.read(), 60)
 
 
 async def tell_scheme(scope, receive, send):
@@ -102,7 +102,7 @@ def test_a_handshake_that_never_ends_is_closed_at_the_deadline_of_a_head(talking
         reader, writer = await served.connect()
         writer.write(said)
         await served.wait_until(lambda: len(served.state.connections) == 1)
-        await asyncio.wait_for(reader.read(), 20)
+        await asyncio.wait_for(reader.read(), 60)
         await served.wait_until(lambda: not served.state.connections)
         return await speak_tls(served, cert)
 
@@ -178,7 +178,7 @@ def test_what_is_no_handshake_leaves_nothing_behind(talking):
         assert b"HTTP" not in await served.exchange(GET)
         reader, writer = await served.connect()
         writer.write_eof()
-        await asyncio.wait_for(reader.read(), 20)
+        await asyncio.wait_for(reader.read(), 60)
         await served.wait_until(lambda: not served.state.connections)
 
     talking(talk)
@@ -189,7 +189,7 @@ def test_a_server_that_was_relieved_closes_handshakes_that_do_not_end(talking):
         reader, _ = await served.connect()
         await served.wait_until(lambda: served.state.connections)
         next(iter(served.state.connections)).retire()
-        await asyncio.wait_for(reader.read(), 20)
+        await asyncio.wait_for(reader.read(), 60)
         await served.wait_until(lambda: not served.state.connections)
 
     talking(talk)

@@ -119,7 +119,7 @@ def test_spans_that_do_not_arrive_are_counted_and_nothing_else_happens():
 def test_more_spans_than_wait_are_lost_and_counted(monkeypatch):
     monkeypatch.setattr(tracing, "MAX_WAITING", 4)
     gate = threading.Event()
-    sender = Tracing("", 1.0, send=lambda _batch: gate.wait(10))
+    sender = Tracing("", 1.0, send=lambda _batch: gate.wait(60))
     span = Span(name="a", place=Place(trace_id=1, span_id=2), start_ns=0, end_ns=1)
     for _ in range(2000):
         sender.add([span])

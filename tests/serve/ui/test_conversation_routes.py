@@ -108,19 +108,19 @@ def test_who_reads_an_answer_that_is_stopped_while_its_end_is_saved_is_told_of_i
     def slow(message, **facts):
         if facts["status"] != "writing":
             saving.set()
-            may_save.wait(10)
+            may_save.wait(60)
         save(message, **facts)
 
     async def talk():
         path, message = await answered(ask, "Hello")
         run = state.one_of(Answers).get(message["id"])
         reading = asyncio.create_task(last_frame(run))
-        await asyncio.to_thread(saving.wait, 10)
+        await asyncio.to_thread(saving.wait, 60)
         stopping = asyncio.create_task(run.stop())
         await asyncio.sleep(0)
         may_save.set()
         await stopping
-        return await asyncio.wait_for(reading, 2), await ended(ask, path, message["id"])
+        return await asyncio.wait_for(reading, 60), await ended(ask, path, message["id"])
 
     async def last_frame(run):
         return [frame async for frame in run.frames()][-1]
@@ -134,7 +134,8 @@ def test_who_reads_an_answer_that_is_stopped_while_its_end_is_saved_is_told_of_i
 def test_what_the_end_of_the_server_interrupts_is_kept_and_marked(ask, state, runner):
     async def talk():
         path, message = await answered(ask, "slow:400")
-        await asyncio.sleep(0.1)
+        while not (await ask("GET", f"{path}/messages"))["messages"][1]["content"]:
+            await asyncio.sleep(0.01)
         state.terminate.set()
         return await ended(ask, path, message["id"])
 
@@ -185,7 +186,8 @@ def test_the_system_prompt_and_the_branch_are_what_the_model_is_told(ask, state,
 def test_deleting_a_conversation_stops_its_answer(ask, state, runner):
     async def talk():
         path, _ = await answered(ask, "slow:400")
-        await asyncio.sleep(0.05)
+        while not state.model.engine.active:
+            await asyncio.sleep(0.01)
         await ask("DELETE", path)
 
     runner.run(talk())

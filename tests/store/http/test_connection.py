@@ -41,7 +41,7 @@ class Peer:
                     request += connection.recv(4096)
                 self.requests.append(request)
                 connection.sendall(answer)
-            self.may_close.wait(10)
+            self.may_close.wait(60)
 
     def close(self) -> None:
         self.may_close.set()

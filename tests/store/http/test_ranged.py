@@ -321,12 +321,12 @@ def test_an_interrupted_source_stops_a_read_that_hangs(
 
     def hang(request: Handler) -> bool:
         asked.set()
-        release.wait(20)
+        release.wait(60)
         request.close_connection = True
         return True
 
     def interrupt() -> None:
-        asked.wait(20)
+        asked.wait(60)
         source.interrupt()
 
     server.fault = hang
