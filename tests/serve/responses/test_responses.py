@@ -9,7 +9,6 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
-from zse.serve.http.resumable import ResumableStreams
 from zse.server_options import ServeOptions
 
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -337,17 +336,23 @@ def test_events_of_the_background_are_read_from_anywhere(ask, call, check_error)
 
 
 def test_events_are_kept_for_a_while_and_of_so_many(ask, call, runner, state, check_error):
-    state.options = ServeOptions(resumable_streams=1, resume_seconds=3600)
-    events = events_of(ask("say:Hi", background=True, stream=True))
-    full = ask("say:Hi", background=True, stream=True)
+    def ask_when_there_is_room():
+        while (response := ask("say:Hi", background=True, stream=True)).status_code == 429:
+            runner.run(asyncio.sleep(0.01))
+        return response
+
+    for seconds in (0.05, 3.0, 30.0):  # a busy machine may take longer to the second question
+        state.options = ServeOptions(resumable_streams=1, resume_seconds=seconds)
+        events = events_of(ask_when_there_is_room())
+        full = ask("say:Hi", background=True, stream=True)
+        if full.status_code == 429:
+            break
     kind = full.json()["error"]["type"]
     check_error(full, 429, code="rate_limit_exceeded", kind=kind)
     assert state.in_flight == 0
-    (kept,) = state.one_of(ResumableStreams)._streams.values()
-    runner.get_loop().call_soon(kept.give_up)  # as its timer does
+    assert ask_when_there_is_room().status_code == 200
     path = f"/v1/responses/{events[0]['response']['id']}?stream=true"
     check_error(call("GET", path), 400, param="stream")
-    assert ask("say:Hi", background=True, stream=True).status_code == 200
 
 
 def test_events_of_what_was_made_in_the_foreground_are_not_kept(ask, call, check_error):
