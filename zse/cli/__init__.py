@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "export": ("export", "Models", "Write a .zse file as a checkpoint that others load."),
     "inspect": ("inspect", "Models", "Show what a .zse file holds; check its digests."),
     "info": ("info", "Models", "Show what a model is and takes: memory, layers, smallest GPU."),
+    "fit": ("fit", "Models", "Plan a GPU: how many copies it holds, or whether a mix fits."),
     "models": ("models", "Models", "List, search, check and fetch the open models that are known."),
     "eval": ("eval", "Models", "Measure what quantization cost: perplexity, divergence."),
     "prefix": ("prefix", "Models", "Keep the KV of system prompts in a .zse file."),

@@ -57,6 +57,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zse eval qwen.zse --against ./checkpoint", "what quantization cost"),
     ),
     "export": (("zse export qwen.zse -o ./checkpoint", "for transformers and others"),),
+    "fit": (
+        ("zse fit Qwen/Qwen2.5-7B-Instruct", "how many, on each GPU"),
+        ("zse fit qwen.zse=10 other.zse=1 --gpu H100", "do they fit together"),
+    ),
     "image push": (("zse image push tar:llm.tar ghcr.io/me/llm:1", "with the digest it has"),),
     "info": (
         ("zse info Qwen/Qwen2.5-7B-Instruct", "memory, and the smallest GPU"),

@@ -1,1 +1,1 @@
-"""Import paths that programs know from elsewhere: ``zse.core.zstream``."""
+"""Import paths that programs know from elsewhere: ``zse.core.zstream``, ``zse.core.zsparse``."""

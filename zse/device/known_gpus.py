@@ -17,8 +17,13 @@ class KnownGpu:
     memory_mib: int
     """As its driver reports it."""
 
+    @property
+    def usable_bytes(self) -> int:
+        """What is left for models."""
+        return self.memory_mib * MIB - DRIVER_BYTES
+
     def holds(self, needed_bytes: int) -> bool:
-        return needed_bytes <= self.memory_mib * MIB - DRIVER_BYTES
+        return needed_bytes <= self.usable_bytes
 
 
 KNOWN_GPUS = (
