@@ -24,11 +24,10 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from mesh_asking import Asking, Run, requests, wait_until
-from mesh_hour import busy, measure_quiet
+from mesh_hour import Load, Streams, measure_hour
 from mesh_rejoin import told, watch_rejoin, whole
 from mesh_speed import measure_discovery, measure_prefill, measure_streams
 from mesh_world import Nodes, PipedWire, Wire, why_not
@@ -169,24 +168,13 @@ def measured(arguments, nodes: Nodes, asking: Asking, expected: list[list[int]])
         )
         print(f"prefill    {json.dumps(found['prefill'])}", flush=True)
     elif arguments.minutes:
-        with busy(arguments.busy):
-            found["quiet"] = measure_quiet(
-                front, partial(ask_all, arguments, asking, expected),
-                minutes=arguments.minutes, rest_seconds=arguments.rest_seconds,
-            )  # fmt: skip
-        print(f"quiet      {json.dumps(found['quiet'])}", flush=True)
+        streams = Streams(asking, list(requests(arguments.streams, arguments.tokens)), expected)
+        with Load(arguments.least_load) as load:
+            found["hour"] = measure_hour(front, streams, load, minutes=arguments.minutes)
+        print(f"hour       {json.dumps(found['hour'])}", flush=True)
     else:
         found["faults"] = measure_faults(arguments, PipedWire(), nodes, asking, front, expected)
     return found
-
-
-def ask_all(arguments, asking: Asking, expected) -> tuple[float, int]:
-    """Ask everything once; return the longest gap and how many texts are not as expected."""
-    run = Run()
-    for prompt, params in requests(arguments.streams, arguments.tokens):
-        asking.ask(run, prompt, **params)
-    asking.finish(run)
-    return run.gap(), sum(a != b for a, b in zip(run.texts.values(), expected, strict=True))
 
 
 def write_report(arguments, report: dict) -> None:
@@ -212,8 +200,10 @@ def main() -> int:
     parser.add_argument("--discovery", action="store_true", help="time it, and nothing else")
     parser.add_argument("--rounds", type=int, default=3, help="of such prompts")
     parser.add_argument("--minutes", type=float, default=0.0, help="break nothing for so long")
-    parser.add_argument("--busy", type=int, default=0, help="processes that only take time")
-    parser.add_argument("--rest-seconds", type=float, default=3.0, help="between answers")
+    parser.add_argument(
+        "--least-load", type=float, default=0.0,
+        help="load average that processes which only take time are started for",
+    )  # fmt: skip
     parser.add_argument("--model", default="tiny", help="a .zse file of 4 layers or more")
     parser.add_argument("--json", default="")
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)

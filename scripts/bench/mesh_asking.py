@@ -42,11 +42,14 @@ class Asking:
             Request(request_id=name, prompt_token_ids=list(prompt), params=SamplingParams(**values))
         )
 
-    def step(self, run: Run) -> None:
+    def step(self, *runs: Run) -> None:
         for event in self.core.step():
-            if event.token_id is not None:
-                run.texts[event.request_id].append(event.token_id)
-                run.times[event.request_id].append(time.monotonic())
+            if event.token_id is None:
+                continue
+            for run in runs:
+                if event.request_id in run.texts:
+                    run.texts[event.request_id].append(event.token_id)
+                    run.times[event.request_id].append(time.monotonic())
 
     def finish(self, run: Run) -> None:
         while self.core.has_work:

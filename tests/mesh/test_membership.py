@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from zse.mesh.membership import Membership, Patience, Standing
+from itertools import count
+
+from zse.mesh.membership import HOPELESS_SECONDS, Membership, Patience, Standing
 
 PATIENCE = Patience(silent_seconds=0.3, verdict_seconds=0.1)
 
@@ -33,7 +35,8 @@ def test_whom_a_peer_reaches_is_cut_off_and_not_dead():
     members.joined("a", 0.0)
     members.newly_suspect(0.4)
     members.vouched("a", 1)
-    members.judged(0.6)
+    assert members.judged(0.55) == []  # it is there, and may only run late: twice the time
+    members.judged(0.61)
     assert standing(members) is Standing.CUT_OFF
 
 
@@ -120,14 +123,84 @@ def test_whose_work_nobody_can_take_stays_suspect():
 
 
 def test_what_this_process_slept_through_is_nobodys_silence():
-    members = joined("a", "b", now=0.9)
+    members = joined("a", "b", "c", now=0.9)
     members.heard("a", 0.95)
     members.accused("b", 0.98)
     members.overslept(2.0, 3.0)
-    assert members.newly_suspect(3.2) == []
+    members.heard("c", 3.04)
     assert members.judged(3.05) == []
+    members.heard("c", 3.1)
     assert members.judged(3.1) == ["b"]
+    assert members.newly_suspect(3.2) == []
     assert members.newly_suspect(3.3) == ["a"]
+
+
+def run_late(members, name, late_seconds, now):
+    members.heard(name, now, late_seconds=late_seconds)
+
+
+def test_who_says_that_it_runs_late_is_waited_for_longer_but_not_for_ever():
+    members = joined("a", "b", "c")
+    run_late(members, "a", 0.05, 1.0)
+    run_late(members, "b", 0.0, 1.0)
+    run_late(members, "c", 9.0, 1.0)
+    assert members.newly_suspect(1.31) == ["b"]
+    assert members.newly_suspect(1.39) == []
+    assert members.newly_suspect(1.41) == ["a"]
+    assert members.newly_suspect(1.54) == []
+    assert members.newly_suspect(1.56) == ["c"]
+
+
+def test_a_front_that_runs_late_itself_waits_longer_for_all():
+    members = joined("a")
+    members.late_seconds = 0.1
+    members.heard("a", 1.0)
+    assert members.newly_suspect(1.49) == []
+    assert members.newly_suspect(1.51) == ["a"]
+
+
+def test_a_time_in_which_nobody_was_heard_is_nobodys_silence():
+    members = heard_all_along("a", "b")
+    assert members.newly_suspect(2.5) == ["a", "b"]
+    assert members.judged(3.0) == []  # all at once: it is more likely this machine
+    members.heard("b", 3.0)
+    assert members.judged(3.0) == []
+    assert standing(members, "b") is Standing.ALIVE
+    members.heard("b", 3.09)
+    assert members.judged(3.09) == []
+    members.heard("b", 3.18)
+    assert members.judged(3.18) == ["a"]  # suspect for 0.1 s in which another spoke
+
+
+def test_nodes_that_are_all_silent_are_given_up_in_the_end():
+    members = heard_all_along("a", "b")
+    members.newly_suspect(2.5)
+    assert members.judged(1.95 + HOPELESS_SECONDS - 0.01) == []
+    assert members.judged(1.95 + HOPELESS_SECONDS + 0.01) == ["a", "b"]
+
+
+def test_whom_a_neighbour_misses_while_steps_are_answered_is_believed_only_after_a_while():
+    members = heard_all_along("a", "b")
+    answered = count(1)
+    now, found = 2.0, ""
+    while not found:
+        for name in "ab":
+            members.heard(name, now)
+        found = members.cut_off({"a": ["b"]}, now, next(answered))
+        now += 0.05
+    assert found == "b"
+    assert now - 2.0 > PATIENCE.insistence_seconds
+
+
+def test_whom_one_misses_that_runs_late_is_believed_later():
+    members = heard_all_along("a", "b")
+    found, now = "", 2.0
+    while not found:
+        run_late(members, "a", 0.1, now)
+        members.heard("b", now)
+        found = members.cut_off({"a": ["b"]}, now)
+        now += 0.05
+    assert 2.0 + PATIENCE.accusation_seconds + 0.2 <= now - 0.05 < 2.5
 
 
 def test_nobody_is_heard_in_the_future_after_a_sleep():

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from zse.mesh.messages import Place
 from zse.mesh.outgoing import Outgoing, _Way
 from zse.mesh.wakefulness import Wakefulness
 
 
 def test_looks_that_come_in_time_are_no_sleep() -> None:
-    awake = Wakefulness(0.1)
+    awake = Wakefulness(0.01, 0.1)
     assert not awake.is_asleep(5.0)
     assert [awake.look(now) for now in (5.0, 5.1, 5.15)] == [0.0, 0.0, 0.0]
     assert awake.since == 0.0
 
 
 def test_a_sleep_ends_with_the_look_that_tells_its_length() -> None:
-    awake = Wakefulness(0.1)
+    awake = Wakefulness(0.01, 0.1)
     awake.look(5.0)
     assert awake.is_asleep(5.2)
     assert awake.look(6.5) == 1.5
     assert awake.since == 6.5
     assert not awake.is_asleep(6.6)
+
+
+def test_how_late_a_process_ran_fades():
+    awake = Wakefulness(0.05, 0.1)
+    assert awake.late_seconds(5.0) == 0.0
+    awake.look(5.0)
+    awake.look(5.25)
+    assert awake.late_seconds(5.25) == pytest.approx(0.2)
+    for tick in range(1, 101):
+        awake.look(5.25 + 0.05 * tick)
+    assert awake.late_seconds(10.25) == pytest.approx(0.1)
+    assert awake.late_seconds(10.25 + 3.0) == pytest.approx(2.95)  # it is late right now
 
 
 class Way(_Way):

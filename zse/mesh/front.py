@@ -241,7 +241,7 @@ class Front:
                 if tick % _BEAT_TICKS == 0:
                     self.peers.beat()
                 now = time.monotonic()
-                self._look_at_steps(self._judge.look(now), now)
+                self._look_at_steps(self._judge.look(now, self._flight.answered), now)
                 self._look_at_duties()
             except ZSEError as error:
                 _LOG.warning("%s", error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zse.mesh.membership import Membership, Patience
+from zse.mesh.membership import HOPELESS_SECONDS, Membership, Patience
 from zse.mesh.messages import AskLook, Look, decode
 from zse.mesh.wakefulness import Wakefulness
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zse.mesh.finding import Finder
-    from zse.mesh.peers import Peers
+    from zse.mesh.peers import Peer, Peers
 
 _VOUCHERS = 3
-_OVERSLEPT_SECONDS = 0.05
-"""Between two looks, of which there are a hundred in a second."""
-_HOPELESS_SECONDS = 10.0
-"""How long a silent node is waited for whose work nobody else can take."""
+_LOOK_SECONDS, _OVERSLEPT_SECONDS = 0.01, 0.05
+"""Between two looks, and what is more than late."""
+_UNREAD_SECONDS = 0.1
+"""After which it is looked whether a node that is not heard of has said something nevertheless."""
 
 
 class Judge:
@@ -41,10 +41,14 @@ class Judge:
         self.membership = Membership(patience)
         self._peers, self._finder, self._can_lose = peers, finder, can_lose
         self._tokens: set[str] = set()
-        self._wakefulness = Wakefulness(_OVERSLEPT_SECONDS)
+        self._wakefulness = Wakefulness(_LOOK_SECONDS, _OVERSLEPT_SECONDS)
 
-    def look(self, now: float) -> float:
+    def look(self, now: float, answered: int) -> float:
         """Take note of what was heard until now, and give up who is lost.
+
+        Args:
+            now: The time.
+            answered: The last step that all nodes have computed.
 
         Returns:
             The seconds before it in which this process did not run.
@@ -53,25 +57,36 @@ class Judge:
         slept = self._wakefulness.look(now)
         if slept:
             membership.overslept(slept, now)
-        for peer in peers.alive():
-            member = membership.members.get(peer.name)  # None: it is just coming
-            if member is not None and peer.state_time > member.last_heard:
-                is_loaded = bool(peer.state.sending)
-                membership.heard(peer.name, peer.state_time, is_loaded=is_loaded)
+        membership.late_seconds = self._wakefulness.late_seconds(now)
+        self._note_signs(now)
         for name in [*membership.newly_suspect(now), *self._without_token(now)]:
             self._ask_vouchers(name)
         for name in membership.judged(now):
             standing = membership.members[name].standing
             silent = now - membership.members[name].last_heard
-            if silent < _HOPELESS_SECONDS and not self._can_lose(name):
+            if silent < HOPELESS_SECONDS and not self._can_lose(name):
                 membership.spared(name, now)
             else:
                 peers.give_up(name, f"silent for {silent:.2f} s: {standing}")
         reports = {peer.name: peer.state.silent for peer in peers.alive()}
-        missed = membership.cut_off(reports, now)
+        missed = membership.cut_off(reports, now, answered)
         if missed and self._can_lose(missed):
             peers.give_up(missed, "its neighbours do not hear of it")
         return slept
+
+    def _note_signs(self, now: float) -> None:
+        """Note who has spoken, in the order in which they did."""
+        signs = sorted((_last_sign(peer, now), peer.name) for peer in self._peers.alive())
+        for time, name in signs:
+            member = self.membership.members.get(name)  # None: it is just coming
+            if member is not None and time > member.last_heard:
+                state = self._peers.by_name[name].state
+                self.membership.heard(
+                    name,
+                    time,
+                    is_loaded=bool(state.sending),
+                    late_seconds=state.late_milliseconds / 1e3,
+                )
 
     def _without_token(self, now: float) -> list[str]:
         """Suspect the nodes whose tokens are gone; return them."""
@@ -95,3 +110,9 @@ class Judge:
                     self.membership.vouched(suspect, incarnation)
 
             future.add_done_callback(tell)
+
+
+def _last_sign(peer: Peer, now: float) -> float:
+    """Return when a node last said something; what waits to be read here, it has said."""
+    heard = peer.link.last_heard
+    return now if now - heard > _UNREAD_SECONDS and peer.link.has_unread else heard

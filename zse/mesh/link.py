@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import MeshError
 from zse.mesh.frames import read_frame
-from zse.mesh.sending import Sender
+from zse.mesh.sending import Sender, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +70,11 @@ class Link:
     def backlog_bytes(self) -> int:
         """Of what the peer has not got yet."""
         return self._sender.backlog_bytes
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the peer has said something that the reading thread has not come to yet."""
+        return unread_bytes(self._socket) > 0
 
     @property
     def last_moved(self) -> float:

@@ -6,8 +6,12 @@
 
 Pure: told of what happened and of the time, never asks a clock. A connection that ended, which the
 system of the other side said, needs no suspicion. Peers are asked as in SWIM (Das et al., 2002), so
-that a broken wire of this machine is not taken for the death of another. What this process slept
-through itself is nobody's silence (Dadgar, Phillips and Currey, 2017).
+that a broken wire of this machine is not taken for the death of another.
+
+A machine with more to do than processors is silent now and then, and dead it is not. Three things
+tell it apart (Dadgar, Phillips and Currey, 2017): what this process slept through is nobody's
+silence; neither is time in which nobody at all was heard; and who runs late, here or there, and
+says so, is waited for somewhat longer.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+HOPELESS_SECONDS = 10.0
+"""How long a silent node is waited for whose work nobody else can take, or all of them are."""
 
 
 class Standing(StrEnum):
@@ -37,10 +44,17 @@ class Patience:
     """Until a node is suspect."""
     loaded_silent_seconds: float = 0.5
     """The same where its wire is full, and what it says of itself stands behind other bytes."""
+    late_times: float = 2.0
+    most_late_seconds: float = 0.25
+    """Added where it, or this process, ran late lately: so many times as much, and at most."""
     verdict_seconds: float = 0.12
-    """Until peers must have vouched for it."""
+    """Until peers must have vouched for it; as long again for who was vouched for to be heard."""
     accusation_seconds: float = 0.15
-    """Until what one node says of another is believed."""
+    """Until what one node says of another is believed, while no step is answered."""
+    insistence_seconds: float = 2.0
+    """The same while steps are answered: they go another way, or the accuser runs late."""
+    common_seconds: float = 0.1
+    """Without a sign of anybody: from then on it is this machine, or its wire, that is silent."""
     waking_seconds: float = 1.0
     """That who was silent itself is no witness: what it has not heard it slept through."""
 
@@ -57,6 +71,8 @@ class Member:
         self.vouched = False
         self.is_loaded = False
         """Whether it had much to send when it was last heard of."""
+        self.late_seconds = 0.0
+        """By which it ran late when it was last heard of, as it said itself."""
         self.awake_since = now
 
 
@@ -66,7 +82,12 @@ class Membership:
     def __init__(self, patience: Patience | None = None) -> None:
         self._patience = patience or Patience()
         self.members: dict[str, Member] = {}
+        self.late_seconds = 0.0
+        """By which this process ran late lately."""
+        self._last_sign: float | None = None
+        """When anybody was last heard of."""
         self._accusations: dict[tuple[str, str], float] = {}
+        self._answered, self._answered_time = 0, 0.0
 
     def joined(self, node: str, now: float) -> None:
         member = self.members.setdefault(node, Member(now))
@@ -74,17 +95,42 @@ class Membership:
         member.standing, member.last_heard, member.vouched = Standing.ALIVE, now, False
         member.awake_since = now
 
-    def heard(self, node: str, now: float, *, is_loaded: bool = False) -> None:
-        """Note a sign of life; it ends a suspicion, but not a death: the dead join again."""
+    def heard(
+        self, node: str, now: float, *, is_loaded: bool = False, late_seconds: float = 0.0
+    ) -> None:
+        """Note a sign of life; it ends a suspicion, but not a death: the dead join again.
+
+        Args:
+            node: Who was heard of.
+            now: When; in the order of time among all nodes.
+            is_loaded: Whether it has much to send.
+            late_seconds: By which it ran late lately, as it says.
+        """
         member = self.members[node]
         if now - member.last_heard > self._patience.silent_seconds / 2:
             member.awake_since = now
+        self._end_common_silence(now)
         member.last_heard, member.is_loaded = now, is_loaded
+        member.late_seconds = late_seconds
         if member.standing is Standing.SUSPECT:
             member.standing = Standing.ALIVE
 
+    def _end_common_silence(self, now: float) -> None:
+        """Somebody speaks: let nobody be blamed for a time in which nobody did."""
+        if self._is_common_silence(now):
+            assert self._last_sign is not None
+            self.overslept(now - self._last_sign, now)
+            for member in self.members.values():
+                member.awake_since = now
+        self._last_sign = max(now, self._last_sign or now)
+
+    def _is_common_silence(self, now: float) -> bool:
+        return self._last_sign is not None and now - self._last_sign > self._patience.common_seconds
+
     def overslept(self, seconds: float, now: float) -> None:
         """Note that this process did not run for a while: nobody could be heard then."""
+        if self._last_sign is not None:
+            self._last_sign = min(now, self._last_sign + seconds)
         for member in self.members.values():
             member.last_heard = min(now, member.last_heard + seconds)
             member.suspect_since = min(now, member.suspect_since + seconds)
@@ -120,22 +166,34 @@ class Membership:
 
     def _allowed(self, member: Member) -> float:
         patience = self._patience
-        return patience.loaded_silent_seconds if member.is_loaded else patience.silent_seconds
+        least = patience.loaded_silent_seconds if member.is_loaded else patience.silent_seconds
+        return max(least, patience.silent_seconds + self._lateness(member))
+
+    def _lateness(self, member: Member) -> float:
+        """Return what a node is waited for longer, since it runs late, or this process does."""
+        late = max(self.late_seconds, member.late_seconds)
+        return min(self._patience.late_times * late, self._patience.most_late_seconds)
 
     def judged(self, now: float) -> list[str]:
-        """Return the suspects whose time is over; their standing says what they are."""
+        """Return the suspects whose time is over; their standing says what they are.
+
+        None is judged while nobody at all is heard of, unless that is without hope.
+        """
+        if self._is_common_silence(now) and now - (self._last_sign or now) < HOPELESS_SECONDS:
+            return []
+        verdict_seconds = self._patience.verdict_seconds
         due = [
             name
             for name, member in self.members.items()
             if member.standing is Standing.SUSPECT
-            and now - member.suspect_since > self._patience.verdict_seconds
+            and now - member.suspect_since > verdict_seconds * (2 if member.vouched else 1)
         ]
         for name in due:
             member = self.members[name]
             member.standing = Standing.CUT_OFF if member.vouched else Standing.DEAD
         return due
 
-    def cut_off(self, silent: Mapping[str, Iterable[str]], now: float) -> str:
+    def cut_off(self, silent: Mapping[str, Iterable[str]], now: float, answered: int = 0) -> str:
         """Return a node that is reached from here, and not by another; empty: there is none.
 
         Who misses several is taken to be cut off itself.
@@ -143,7 +201,11 @@ class Membership:
         Args:
             silent: Whom each node sends to and does not hear of.
             now: The time.
+            answered: The last step that went through all nodes: while there are more of them, it is
+                most likely that one of the two runs late.
         """
+        if answered != self._answered:
+            self._answered, self._answered_time = answered, now
         current = {
             (accuser, accused)
             for accuser, all_accused in silent.items()
@@ -152,15 +214,19 @@ class Membership:
             if self._is_witness(accused, now)
         }
         self._accusations = {pair: self._accusations.get(pair, now) for pair in current}
-        held = [
-            pair
-            for pair, since in self._accusations.items()
-            if now - since >= self._patience.accusation_seconds
-        ]
+        held = [pair for pair, since in self._accusations.items() if self._holds(pair, since, now)]
         accusers = [accuser for accuser, _ in held]
         for accuser, accused in held:
             return accuser if accusers.count(accuser) > 1 else accused
         return ""
+
+    def _holds(self, pair: tuple[str, str], since: float, now: float) -> bool:
+        patience = self._patience
+        late = max(self._lateness(self.members[name]) for name in pair)
+        without_answers = now - max(since, self._answered_time)
+        if without_answers >= patience.accusation_seconds + late:
+            return True
+        return now - since >= patience.insistence_seconds
 
     def _is_witness(self, node: str, now: float) -> bool:
         member = self.members.get(node)

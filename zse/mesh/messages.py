@@ -85,6 +85,8 @@ class NodeState(msgspec.Struct, array_like=True):
     """The step that it computes just now; 0: none."""
     sending: list[str] = []
     """Of ``rows`` and ``blocks`` what is on its way from it, with bytes that arrived lately."""
+    late_milliseconds: int = 0
+    """By which its process ran late lately: its machine has more to do than processors."""
 
 
 class Ask(msgspec.Struct, tag_field="ask", omit_defaults=True):

@@ -40,6 +40,10 @@ class _Way:
         return self.begun if link is None else max(link.last_heard, link.last_moved)
 
     @property
+    def has_unread(self) -> bool:
+        return self._link is not None and self._link.has_unread
+
+    @property
     def last_moved(self) -> float:
         return self.begun if self._link is None else self._link.last_moved
 
@@ -97,7 +101,7 @@ class Outgoing:
         self._nodes: dict[str, str] = {}
         """Address -> node, of those that the last order names."""
         self._stop = threading.Event()
-        self._wakefulness = Wakefulness(_OVERSLEPT_SECONDS)
+        self._wakefulness = Wakefulness(_BEAT_SECONDS, _OVERSLEPT_SECONDS)
         self._beats: threading.Thread | None = None
 
     def keep(self, places: Iterable[Place], epoch: int) -> None:
@@ -154,9 +158,16 @@ class Outgoing:
         with self._lock:
             ways = list(self._ways.items())
         quiet = {
-            address for (_, address), way in ways if now - max(way.last_sign, awake.since) > seconds
+            address
+            for (_, address), way in ways
+            if now - max(way.last_sign, awake.since) > seconds and not way.has_unread
         }
         return [self._nodes[address] for address in quiet if address in self._nodes]
+
+    @property
+    def late_seconds(self) -> float:
+        """By which the beats of this node were late lately."""
+        return self._wakefulness.late_seconds(time.monotonic())
 
     def close(self) -> None:
         self._stop.set()

@@ -220,6 +220,14 @@ def most_in_flight(connection: socket.socket) -> int:
     return min(max(_LEAST_IN_FLIGHT_BYTES, wanted), _MOST_IN_FLIGHT_BYTES)
 
 
+def unread_bytes(connection: socket.socket) -> int:
+    """Return the bytes that have come and that nobody has read; 0 where the system says nothing."""
+    try:
+        return int(struct.unpack("=i", fcntl.ioctl(connection, termios.FIONREAD, bytes(4)))[0])
+    except (OSError, ValueError):
+        return 0
+
+
 def unsent_bytes(connection: socket.socket) -> int:
     """Return the bytes that the system was given and the peer has not acknowledged.
 

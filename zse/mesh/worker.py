@@ -63,6 +63,7 @@ class Worker:
             self._outgoing.silent(_SILENT_SECONDS),
             self._computing,
             self._outgoing.moving(_SILENT_SECONDS),
+            round(self._outgoing.late_seconds * 1e3),
         )
 
     def run(self, tasks: queue.SimpleQueue[Work | None]) -> None:
