@@ -43,6 +43,7 @@ class Way(_Way):
     """One that was last heard of at a time."""
 
     last_sign = 0.0
+    has_unread = False
 
 
 def test_a_node_that_slept_accuses_nobody_before_it_could_have_heard_of_them() -> None:
@@ -52,6 +53,9 @@ def test_a_node_that_slept_accuses_nobody_before_it_could_have_heard_of_them() -
     way = ways._ways["rows", "address"] = Way()
     way.last_sign = time.monotonic() - 10.0
     assert ways.silent(0.25) == ["b"]
+    way.has_unread = True
+    assert ways.silent(0.25) == []  # it has spoken, and the thread that reads has not run
+    way.has_unread = False
     ways._wakefulness.look(time.monotonic() - 5.0)
     assert ways.silent(0.25) == []  # it has not looked for 5 s
     ways._wakefulness.look(time.monotonic())

@@ -46,5 +46,5 @@ class Wakefulness:
         if self._looked is None:
             return 0.0
         between = now - self._looked
-        faded = self._late_seconds * 0.5 ** (between / _HALVES_SECONDS)
+        faded: float = self._late_seconds * 0.5 ** (between / _HALVES_SECONDS)
         return max(between - self._usual_seconds, faded)
