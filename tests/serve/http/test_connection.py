@@ -211,6 +211,20 @@ def test_drops_do_not_keep_a_head_open(serving):
     assert run(serving, echo, talk, read_timeout=0.2).startswith(b"HTTP/1.1 408 ")
 
 
+def test_empty_lines_do_not_keep_a_connection_open(serving):
+    async def talk(served):
+        reader, writer = await served.connect()
+        end = asyncio.create_task(reader.read())
+        for _ in range(1000):
+            if end.done():
+                return isinstance(end.exception(), ConnectionResetError) or not end.result()
+            writer.write(b"\r\n")
+            await asyncio.sleep(0.02)
+        return False
+
+    assert run(serving, echo, talk, read_timeout=0.2)
+
+
 def test_a_connection_that_rests_too_long_is_closed(serving):
     async def talk(served):
         reader, writer = await served.connect()

@@ -181,6 +181,8 @@ class Connection(asyncio.Protocol):
         if not self._num_searched:
             if self._buffer.startswith(b"\r\n"):  # which some clients send behind a body
                 del self._buffer[:2]
+                if not self._buffer:
+                    return False  # no request has begun: the connection rests, its clock runs on
             self._door.work(self)
             if not self._is_extra:
                 self._deadline = self._loop.time() + self._door.options.read_timeout
