@@ -193,6 +193,23 @@ def test_what_may_be_done_twice_is_asked_again_where_nothing_was_sent_on(options
     world(2, test, **options)
 
 
+def test_an_answer_that_was_lost_is_told_as_lost_where_no_other_replica_takes_requests(world):
+    async def test(w):
+        async def lost(_reader, writer, _asked):
+            writer.transport.abort()
+
+        first, second = w.replicas
+        first.script = lost
+        second.health = 503
+        await w.until(lambda: w.fleet.members[second.url].replica.state == "unready")
+        found = await w.client.get("/v1/models")
+        assert found.status_code == 502
+        assert found.json()["error"]["code"] == "replica_failed"
+        assert w.num_asked == [1, 0]
+
+    world(2, test)
+
+
 def test_a_stream_that_its_replica_breaks_off_ends_in_an_error_event(world):
     async def test(w):
         w.replicas[0].script = stream(b"data: 1\n\n", then=None)

@@ -91,13 +91,13 @@ class Relay:
         """
         options = self._fleet.options
         until = self._begun_at + options.route_wait
-        refusal: Refusal | None = None
+        failure: Refusal | UpstreamError | None = None
         num_left = len(self._fleet.members) if self._is_kept_by_one else options.max_retries
         while True:
             lot = await self._fleet.take(self._prompt, tried=self._tried, until=until)
             if lot is None:
-                assert refusal is not None
-                await self._answer_with(refusal)
+                assert failure is not None  # it is what put the replica among those tried
+                await self._end_with(failure)
                 return
             if not self.num_tries:
                 self._counts.waited.note(time.monotonic() - self._begun_at)
@@ -107,11 +107,12 @@ class Relay:
                 await self._try(lot, may_refuse=num_left > 0)
                 return
             except Refusal as error:
-                refusal = error
+                failure = error
                 num_left -= self._after_refusal(lot.member, error)
             except UpstreamError as error:
                 if not self._may_ask_again(error) or num_left <= 0:
                     raise
+                failure = error
                 num_left -= 1
                 self._counts.retried("unreached" if _is_unreached(error) else "lost")
                 if _is_unreached(error):
@@ -214,9 +215,12 @@ class Relay:
             {"type": "http.response.start", "status": answer.status, "headers": headers}
         )
 
-    async def _answer_with(self, refusal: Refusal) -> None:
-        await self._begin(refusal.answer)
-        await self._send({"type": "http.response.body", "body": refusal.body})
+    async def _end_with(self, failure: Refusal | UpstreamError) -> None:
+        """Hand on the last refusal, or raise the last loss: no other replica can be asked."""
+        if isinstance(failure, UpstreamError):
+            raise failure
+        await self._begin(failure.answer)
+        await self._send({"type": "http.response.body", "body": failure.body})
 
     async def _hand_on(self, connection: Upstream, answer: Answer) -> None:
         await self._begin(answer)
