@@ -154,6 +154,7 @@ class Fleet:
         lot = None if self._waiting else self._choose(prompt, tried)
         while lot is None:
             if tried and any(self._takes(m) for m in self.members.values()):
+                self._wake_next()  # what this request will not have may be the next one's
                 return None
             self._refuse_vain_wait()
             await self._wait(until)
@@ -221,14 +222,18 @@ class Fleet:
     async def _wait(self, until: float) -> None:
         mine = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)
+        goes_on = False
         try:
             async with asyncio.timeout(max(0.0, until - self._clock())):
                 await mine
+            goes_on = True
         except TimeoutError:
             raise NoReplicaError("No replica came in time.") from None
         finally:
             if mine in self._waiting:
                 self._waiting.remove(mine)
+            elif not goes_on:
+                self._wake_next()  # it was woken and leaves, cancelled or too late
 
     def _wake_next(self) -> None:
         while self._waiting and any(map(self._takes, self.members.values())):
