@@ -232,6 +232,7 @@ def test_a_503_that_a_look_has_not_seen_costs_a_wait_and_no_answer(world):
     [
         ("10.0.0.1:8000", "10.0.0.1:8000"),
         ("http://a.b-c", "a.b-c:80"),
+        ("a.b.", "a.b.:80"),
         ("https://[::1]:443/", "[::1]:443"),
     ],
 )
@@ -240,7 +241,11 @@ def test_an_address_is_read(text, netloc):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ftp://a", "http://a/b", "http://a:0", "a:99999", "a b", "http://u:p@h", "a\r\nb"]
+    "text",
+    [
+        *("", "ftp://a", "http://a/b", "http://a:0", "a:99999", "a b", "http://u:p@h", "a\r\nb"),
+        *("a..b", ".a", "a" * 64, "http://\u0661.2.3.4"),
+    ],
 )
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(UsageError, match="no address"):

@@ -306,6 +306,21 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(world):
     world(1, test)
 
 
+def test_a_client_that_leaves_amid_its_body_is_counted_as_one_that_left(world):
+    async def test(w):
+        _, writer = await asyncio.open_connection("127.0.0.1", w.port)
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{" % CHAT.encode()
+        writer.write(head)
+        await w.until(lambda: w.fleet.counts.held_bytes == 1)
+        writer.transport.abort()
+        await w.until(lambda: w.fleet.counts.cancelled == 1)
+        assert not w.fleet.counts.held_bytes
+        assert not w.fleet.counts.statuses
+        assert not any(w.num_asked)
+
+    world(1, test)
+
+
 def test_a_long_body_crosses_whole(world):
     async def test(w):
         w.replicas[0].script = answer("ok")

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 MAX_REPLICAS = 1024
 """Of one router: each is asked how it is each second."""
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+"""Of a name (RFC 1035, 2.3.4): Python looks up no name with a longer or an empty one."""
 _FORM = re.compile(
-    r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?", re.ASCII
+    rf"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?/?"
 )
 _PORTS = {"http": 80, "https": 443}
 _MAX_PORT = 65535

@@ -15,15 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zse.errors import OverloadedError, UsageError, ZSEError
+from zse.errors import OverloadedError
 from zse.route.headers import answer_headers, request_head
 from zse.route.upstream import LostError, NotReachedError, UpstreamError
-from zse.serve.http.errors import BodyTooLargeError, error_frame, error_response
+from zse.serve.http.errors import (
+    BodyTooLargeError,
+    ClientGoneError,
+    error_frame,
+    error_response,
+)
 from zse.serve.http.streaming import FRAMES
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from zse.errors import ZSEError
     from zse.route.counts import Counts
     from zse.route.fleet import Fleet, Lot, Member
     from zse.route.prompt import Prompt
@@ -299,7 +305,7 @@ async def read_body(receive: Receive, fleet: Fleet, *, max_bytes: int) -> bytes:
     Raises:
         BodyTooLargeError: It is longer than the router reads.
         OverloadedError: All bodies together are.
-        UsageError: The client left.
+        ClientGoneError: The client left.
     """
     counts, most = fleet.counts, fleet.options.max_held_mib << 20
     pieces: list[bytes] = []
@@ -308,7 +314,7 @@ async def read_body(receive: Receive, fleet: Fleet, *, max_bytes: int) -> bytes:
         while True:
             message: Any = await receive()
             if message["type"] == "http.disconnect":
-                raise UsageError("The client left before its request was there.")
+                raise ClientGoneError
             piece: bytes = message.get("body", b"")
             num_bytes += len(piece)
             counts.held_bytes += len(piece)
@@ -319,7 +325,7 @@ async def read_body(receive: Receive, fleet: Fleet, *, max_bytes: int) -> bytes:
                 raise OverloadedError("Requests that are in flight fill the router's memory.")
             if not message.get("more_body", False):
                 return b"".join(pieces)
-    except ZSEError:
+    except BaseException:
         counts.held_bytes -= num_bytes
         raise
 
