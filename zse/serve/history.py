@@ -1,6 +1,7 @@
 """What was asked lately: facts of requests and sums of minutes, bounded, in memory. No texts.
 
-A request writes once, when it ends. Whoever looks works out the rest.
+A request writes once, when it ends, in the event loop. Whoever looks works out the rest, in any
+thread: what is looked at is copied in one piece first, for a queue cannot be walked while it grows.
 """
 
 from __future__ import annotations
@@ -88,12 +89,12 @@ class History:
 
     def latest(self, count: int = MAX_FACTS) -> list[RequestFact]:
         """Return the newest facts, the newest first."""
-        newest_first = reversed(self._facts)
-        return [fact for fact, _ in zip(newest_first, range(count), strict=False)]
+        facts = list(self._facts)
+        return facts[: -count - 1 : -1]
 
     def minutes(self, count: int) -> list[Minute]:
         """Return the last so many minutes, the current one last; quiet ones are empty."""
         last = int(self.now()) // MINUTE_SECONDS * MINUTE_SECONDS
-        known = {minute.started_at: minute for minute in self._minutes}
+        known = {minute.started_at: minute for minute in list(self._minutes)}
         starts = range(last - (count - 1) * MINUTE_SECONDS, last + 1, MINUTE_SECONDS)
         return [known.get(start) or Minute(start) for start in starts]

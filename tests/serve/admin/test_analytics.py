@@ -1,5 +1,8 @@
 """What the server remembers of requests: sums, steps and the last ones; no texts."""
 
+import sys
+import threading
+
 import pytest
 
 from zse.serve.history import MAX_FACTS, MAX_MINUTES, History, RequestFact
@@ -40,6 +43,28 @@ def test_facts_and_minutes_are_bounded():
     assert history.latest(1)[0].ended_at == (MAX_MINUTES + 9) * 60.0
     history.now = lambda: (MAX_MINUTES + 9) * 60.0
     assert all(one.requests == 1 for one in history.minutes(MAX_MINUTES))
+
+
+def test_facts_can_be_looked_at_in_a_thread_while_requests_end():
+    history, is_over = History(now=lambda: 0.0), threading.Event()
+    one = fact(0.0)
+
+    def end_requests():
+        while not is_over.is_set():
+            history.add(one)
+
+    for _ in range(MAX_FACTS):
+        history.add(one)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    ending = threading.Thread(target=end_requests)
+    ending.start()
+    try:
+        assert all(len(history.latest()) == MAX_FACTS for _ in range(5000))
+    finally:
+        is_over.set()
+        ending.join()
+        sys.setswitchinterval(before)
 
 
 def test_a_clock_that_is_set_back_adds_to_the_newest_minute():

@@ -119,7 +119,7 @@ class SystemStats(Shape):
 
 @router.get("", summary="The machine, the GPUs and the models.")
 async def system_stats(request: Request) -> SystemStats:
-    return await asyncio.to_thread(read_system, state_of(request))
+    return await look_at_system(state_of(request))
 
 
 @router.get("/gpu", summary="The GPUs and their memory.")
@@ -132,8 +132,13 @@ def model_stats(request: Request) -> AllModelStats:
     return AllModelStats(models=read_models(state_of(request)))
 
 
-def read_system(state: AppState) -> SystemStats:
-    """Look at everything; files of the system are read, so not on the event loop."""
+async def look_at_system(state: AppState) -> SystemStats:
+    """Look at everything: the fleet here in the loop, which is where it lives, the rest beside."""
+    fleet = None if state.fleet is None else fleet_status(state.fleet)
+    return await asyncio.to_thread(_read_system, state, fleet)
+
+
+def _read_system(state: AppState, fleet: FleetStatus | None) -> SystemStats:
     machine, used = probe(), resource.getrusage(resource.RUSAGE_SELF)
     return SystemStats(
         status=state.stage,
@@ -153,7 +158,7 @@ def read_system(state: AppState) -> SystemStats:
         ),
         gpu=read_gpus(),
         models=read_models(state),
-        fleet=None if state.fleet is None else fleet_status(state.fleet),
+        fleet=fleet,
         cold_start=state.ledger.to_json(),
     )
 

@@ -15,7 +15,7 @@ import msgspec
 
 from zse.serve.access.policy import InvalidKeyError
 from zse.serve.admin.analytics import overview_of
-from zse.serve.admin.stats import read_system
+from zse.serve.admin.stats import look_at_system
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
@@ -40,16 +40,19 @@ class Sampler:
         """Return a message, at most half a second old."""
         async with self._lock:
             if time.monotonic() - self._taken_at >= SAMPLE_SECONDS:
-                self._text = await asyncio.to_thread(self._take)
+                self._text = await self._take()
                 self._taken_at = time.monotonic()
             return self._text
 
-    def _take(self) -> str:
+    async def _take(self) -> str:
+        timestamp = round(time.time(), 3)
+        stats = await look_at_system(self._state)
+        requests = await asyncio.to_thread(overview_of, self._state.history, minutes=1)
         message = {
             "type": "stats",
-            "timestamp": round(time.time(), 3),
-            "stats": read_system(self._state).model_dump(),
-            "requests": overview_of(self._state.history, minutes=1).model_dump(),
+            "timestamp": timestamp,
+            "stats": stats.model_dump(),
+            "requests": requests.model_dump(),
         }
         return msgspec.json.encode(message).decode()
 
