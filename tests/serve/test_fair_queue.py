@@ -28,9 +28,11 @@ class Work:
         return task
 
     async def _do(self, tenant):
-        async with self.queue.place(tenant):
+        def start():
             self.begun.append(tenant)
-            await self.is_done.wait()
+            return asyncio.ensure_future(self.is_done.wait())
+
+        await self.queue.run(tenant, start)
 
     async def end(self):
         self.is_done.set()
@@ -95,3 +97,33 @@ def test_who_leaves_while_waiting_keeps_nobody_from_a_place():
         return work.begun
 
     assert asyncio.run(main()) == ["a", "a"]
+
+
+def test_who_leaves_in_the_midst_of_its_work_keeps_its_place_until_the_work_ends():
+    async def main():
+        work = Work()
+        first, second = await work.begin("a"), await work.begin("a")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        before = list(work.begun)
+        await work.begin("b")
+        work.is_done.set()
+        await second
+        return before, work.begun
+
+    assert asyncio.run(main()) == (["a"], ["a", "b", "a"])
+
+
+def test_work_that_cannot_be_started_gives_its_place_back():
+    async def main():
+        queue = FairQueue(at_once=1, each=1, most=1)
+
+        def fail():
+            raise RuntimeError("no thread")
+
+        for tenant in ("a", "a", ""):
+            with pytest.raises(RuntimeError):
+                await queue.run(tenant, fail)
+        return await queue.run("a", lambda: asyncio.ensure_future(asyncio.sleep(0, "done")))
+
+    assert asyncio.run(main()) == "done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.errors import OverloadedError
@@ -71,11 +72,10 @@ class Toolbox:
         Raises:
             UsageError: There is no such tool.
         """
-        loop = asyncio.get_running_loop()
-        execute = self.registry.execute
+        loop, execute = asyncio.get_running_loop(), self.registry.execute
+        start = partial(loop.run_in_executor, self._waiting, execute, name, arguments)
         try:
-            async with self._queue.place(caller.tenant):
-                result = await loop.run_in_executor(self._waiting, execute, name, arguments)
+            result = await self._queue.run(caller.tenant, start)
         except OverloadedError as error:
             output = f"error: {error.message}"
             result = ToolResult(name=name, output=output, is_error=True, seconds=0.0)

@@ -250,15 +250,16 @@ async def _add(
         )
     libraries = state_of(request).one_of(Libraries)
     await asyncio.to_thread(libraries.check_room)
-    async with libraries.reading.place(caller_of(request.scope).tenant):
-        try:
-            blocks = await asyncio.to_thread(read_document, kind, data)
-        except MissingDependencyError as error:
-            LOG.warning("a document cannot be read", extra={"reason": error.message})
-            raise BadRequestError(
-                f"This server reads no {kind}: it is installed without the extra 'rag'.",
-                param="file",
-            ) from None
+    loop = asyncio.get_running_loop()
+    read = partial(loop.run_in_executor, None, read_document, kind, data)
+    try:
+        blocks = await libraries.reading.run(caller_of(request.scope).tenant, read)
+    except MissingDependencyError as error:
+        LOG.warning("a document cannot be read", extra={"reason": error.message})
+        raise BadRequestError(
+            f"This server reads no {kind}: it is installed without the extra 'rag'.",
+            param="file",
+        ) from None
     cut = partial(
         chunks_of,
         blocks,
