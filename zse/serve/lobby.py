@@ -82,8 +82,11 @@ class Lobby:
                 elif (guest := self._guests.get(key.fd)) is not None:
                     self._listen_to(guest)
             now = time.monotonic()
-            for guest in [each for each in self._guests.values() if each.deadline <= now]:
-                self._turn_out(guest)
+            for descriptor, guest in list(self._guests.items()):
+                if guest.deadline <= now:
+                    self._listen_to(guest)  # it may have spoken while this process did not run
+                    if descriptor in self._guests:
+                        self._turn_out(guest)
         for guest in list(self._guests.values()):
             self._turn_out(guest)
         self._selector.close()
