@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/changes"
 WHO = {
     f"GIT_{who}_{what}": value
@@ -30,28 +32,49 @@ def commit(folder: Path, subject: str, **files: int) -> None:
     assert run(folder, "git", "commit", "-qm", subject).returncode == 0
 
 
-def test_commits_since_the_last_tag_stand_by_what_they_touch(tmp_path: Path) -> None:
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of version 0.2.0, whose changelog has two versions."""
     run(tmp_path, "git", "init", "-q")
+    (tmp_path / "zse").mkdir()
+    (tmp_path / "zse/__init__.py").write_text('__version__ = "0.2.0"\n')
+    text = "# Changelog\n\n## 0.2.0\n\n- It flies.\n\n## 0.1.0\n\n- It walks.\n"
+    (tmp_path / "CHANGELOG.md").write_text(text)
     commit(tmp_path, "Old", zse__a=1)
-    run(tmp_path, "git", "tag", "v0.1.0")
-    commit(tmp_path, "Faster start", zse__stream__a=5, zse__cli__a=1)
-    commit(tmp_path, "More tests", tests__a=5)
-    commit(tmp_path, "A new command", zse__cli__b=3, docs__a=90)
-    assert run(tmp_path, str(SCRIPT)).stdout == (
-        "# Changes since v0.1.0\n\n## Starts and loading\n\n- Faster start\n\n"
+    return tmp_path
+
+
+def test_the_section_of_the_version_comes_first_and_then_commits_by_what_they_touch(
+    repository: Path,
+) -> None:
+    run(repository, "git", "tag", "v0.1.0")
+    commit(repository, "Faster start", zse__stream__a=5, zse__cli__a=1)
+    commit(repository, "More tests", tests__a=5)
+    commit(repository, "A new command", zse__cli__b=3, docs__a=90)
+    assert run(repository, str(SCRIPT)).stdout == (
+        "# zse 0.2.0\n\n- It flies.\n\n"
+        "# Commits since v0.1.0\n\n## Starts and loading\n\n- Faster start\n\n"
         "## The command line\n\n- A new command\n\n1 more of tests, benchmarks and documentation.\n"
     )
 
 
-def test_without_a_tag_all_are_told_of(tmp_path: Path) -> None:
-    run(tmp_path, "git", "init", "-q")
-    commit(tmp_path, "First", a=1)
-    assert run(tmp_path, str(SCRIPT)).stdout == "# Changes\n\n## Elsewhere\n\n- First\n"
+def test_the_first_release_has_its_section_alone(repository: Path) -> None:
+    assert run(repository, str(SCRIPT)).stdout == "# zse 0.2.0\n\n- It flies.\n"
 
 
-def test_a_tag_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    run(tmp_path, "git", "init", "-q")
-    commit(tmp_path, "First", a=1)
-    done = run(tmp_path, str(SCRIPT), "v9")
+def test_a_version_without_a_section_is_an_error(repository: Path) -> None:
+    (repository / "zse/__init__.py").write_text('__version__ = "0.3.0"\n')
+    done = run(repository, str(SCRIPT))
+    assert done.returncode == 1
+    assert "## 0.3.0" in done.stderr
+
+
+def test_a_tag_that_is_not_there_is_an_error(repository: Path) -> None:
+    done = run(repository, str(SCRIPT), "v9")
     assert done.returncode == 1
     assert "v9" in done.stderr
+
+
+def test_the_version_of_now_has_a_section() -> None:
+    done = run(SCRIPT.parents[1], str(SCRIPT))
+    assert (done.returncode, done.stderr) == (0, "")
