@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from s3_clients import default_client
-from stopped_commands import SEND_PART, WRITE_TENSOR, run_stopped
+from stopped_commands import SEND_PART, WRITE_PART, run_stopped
 
 from zse.settings import load_settings
 from zse.store import open_store
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.parametrize("point", [WRITE_TENSOR, SEND_PART])
+@pytest.mark.parametrize("point", [WRITE_PART, SEND_PART])
 def test_sigterm_leaves_no_object_no_parts_and_no_file(
     s3_bucket: str, tmp_path: Path, point: str
 ) -> None:

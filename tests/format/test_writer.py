@@ -287,8 +287,9 @@ def test_journal_of_another_plan_is_not_believed(
     assert path.read_bytes() == small_path.read_bytes()
 
 
-def test_many_small_chunks_reach_the_disk_as_whole_huge_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("chunk_rows", [7, 2100, 5000])
+def test_chunks_of_any_size_reach_the_disk_as_whole_huge_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int
 ) -> None:
     rows, row_bytes = 5000, 1024
     tensor = PlannedTensor(name="a", scheme=Scheme.FP32, shape=(rows, row_bytes // 4))
@@ -304,11 +305,27 @@ def test_many_small_chunks_reach_the_disk_as_whole_huge_pages(
     monkeypatch.setattr(partial, "write_at", record)
     with new_writer(tmp_path / "m.zse") as writer:
         writer.plan([("embed", [tensor])])
-        for first in range(0, rows, 7):
-            some = data[first * row_bytes : (first + 7) * row_bytes]
+        for first in range(0, rows, chunk_rows):
+            some = data[first * row_bytes : (first + chunk_rows) * row_bytes]
             writer.write_part("a", "data", some, row_offset=first)
     *whole, _rest, _header = written
     assert len(whole) >= rows * row_bytes // partial._HUGE_PAGE_BYTES
     assert all(end % partial._HUGE_PAGE_BYTES == 0 for end in map(sum, whole))
     with ZSEReader(tmp_path / "m.zse") as reader:
         assert reader.part("a", "data") == data
+        reader.verify()
+
+
+def test_bytes_are_the_callers_again_when_they_are_written(tmp_path: Path) -> None:
+    rows, row_bytes = 3, 4 << 20  # long enough for the digest to be counted by another thread
+    tensor = PlannedTensor(name="a", scheme=Scheme.FP32, shape=(rows, row_bytes // 4))
+    buffer = bytearray(row_bytes)
+    with new_writer(tmp_path / "m.zse") as writer:
+        writer.plan([("embed", [tensor])])
+        for row in range(rows):
+            buffer[:] = bytes([row]) * row_bytes
+            writer.write_part("a", "data", buffer, row_offset=row)
+            buffer[:] = bytes([255]) * row_bytes
+    with ZSEReader(tmp_path / "m.zse") as reader:
+        reader.verify()
+        assert reader.part("a", "data")[::row_bytes] == bytes(range(rows))

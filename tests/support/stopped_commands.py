@@ -34,7 +34,7 @@ setattr(holder, name, call)
 main(arguments)
 """
 SEND_PART = "zse.store.s3_upload:_Upload:_send_part"
-WRITE_TENSOR = "zse.quantize.stream:TensorStream:write_tensor"
+WRITE_PART = "zse.format.writer:ZSEWriter:write_part"
 WRITE_CHUNK = "zse.store.partial:PartialWriter:write"
 WRITE_PLAIN_CHUNK = "zse.store.local:LocalWriter:write"
 

@@ -28,7 +28,7 @@ _HUGE_PAGE_BYTES = 2 << 20
 """Of amd64, and of arm64 with pages of 4 KiB. Elsewhere it is as good as any number."""
 
 
-def write_at(fd: int, data: bytes | bytearray, offset_bytes: int) -> None:
+def write_at(fd: int, data: bytes | bytearray | memoryview, offset_bytes: int) -> None:
     """Write all of ``data`` at an offset, wherever the file stands."""
     done = 0
     while done < len(data):
@@ -111,15 +111,17 @@ class PartialFile:
         view = memoryview(data)
         while len(view):
             piece = view[: _HUGE_PAGE_BYTES - self.offset_bytes % _HUGE_PAGE_BYTES]
-            self._gathered += piece
+            if len(piece) == _HUGE_PAGE_BYTES:  # where one begins nothing is gathered
+                self._write_at(piece, self.offset_bytes)
+            else:
+                self._gathered += piece
             self.offset_bytes += len(piece)
             if self.offset_bytes % _HUGE_PAGE_BYTES == 0:
                 self._flush()
             view = view[len(piece) :]
 
     def _flush(self) -> None:
-        with self._disk_errors():
-            write_at(self.fd, self._gathered, self.offset_bytes - len(self._gathered))
+        self._write_at(self._gathered, self.offset_bytes - len(self._gathered))
         self._gathered.clear()
 
     def write_zeros_until(self, offset_bytes: int) -> Iterator[bytes]:
@@ -132,8 +134,7 @@ class PartialFile:
     def write_at_start(self, data: bytes) -> None:
         """Write the prefix and the header into the space kept for them, behind all else."""
         self._flush()
-        with self._disk_errors():
-            write_at(self.fd, data, 0)
+        self._write_at(data, 0)
 
     def publish(self) -> None:
         """Sync, rename to the final name, sync the folder, drop the journal."""
@@ -154,6 +155,10 @@ class PartialFile:
             self._journal.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
         os.close(self.fd)
+
+    def _write_at(self, data: bytes | bytearray | memoryview, offset_bytes: int) -> None:
+        with self._disk_errors():
+            write_at(self.fd, data, offset_bytes)
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:

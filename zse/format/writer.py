@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _HASH_CHUNK = 8 * 1024 * 1024
+_HASHED_BESIDE_BYTES = 1 << 20
+"""Of a part from here on the digest is counted while it is written; handing over what is smaller
+takes as long as the digest does."""
 
 
 class Stage(StrEnum):
@@ -79,6 +83,7 @@ class ZSEWriter:
         self._current: tuple[Group, TensorEntry, TensorPart] | None = None
         self._rows_written = 0
         self._group_hash = hashlib.sha256()
+        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="zse-hash")
         self._file = PartialFile(self.path)
 
     # --- stages ---------------------------------------------------------------------------------
@@ -161,8 +166,7 @@ class ZSEWriter:
             )
         if row_offset == 0:
             self._pad_until(part.offset_bytes)
-        self._file.write(view)
-        self._group_hash.update(view)
+        self._put(view)
         self._rows_written += rows
         if self._rows_written == part.shape[0]:
             self._rows_written = 0
@@ -198,6 +202,7 @@ class ZSEWriter:
         if self.stage is not Stage.CLOSED:
             self.stage = Stage.CLOSED
             self._file.abandon(keep=self._resume)
+        self._hashing.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -236,6 +241,18 @@ class ZSEWriter:
         starts = [group.offset_bytes for group in layout.header.groups]
         self._pad_until(min(starts, default=layout.file_size_bytes))
         self._group_hash = hashlib.sha256()
+
+    def _put(self, view: memoryview) -> None:
+        """Write bytes of a group, and have them in its digest."""
+        if len(view) < _HASHED_BESIDE_BYTES:
+            self._file.write(view)
+            self._group_hash.update(view)
+            return
+        hashed = self._hashing.submit(self._group_hash.update, view)
+        try:
+            self._file.write(view)
+        finally:
+            hashed.result()  # the bytes are the caller's again from here on
 
     def _pad_until(self, offset_bytes: int) -> None:
         for zeros in self._file.write_zeros_until(offset_bytes):

@@ -19,7 +19,7 @@ from zse.quantize.choice import SchemeChoice
 from zse.quantize.merging import merging_of
 from zse.quantize.place_of_work import CPU, within_memory_of
 from zse.quantize.report import ConversionProgress, Written
-from zse.quantize.stream import TensorStream
+from zse.quantize.stream import TensorStream, Work
 from zse.quantize.text_files import TextOptions, check_texts, collect_sections
 from zse.records import record
 
@@ -189,12 +189,21 @@ def _write_groups(
         ) as stream,
         within_memory_of(recipe.device),
     ):
+        if calibrator is None:
+            stream.write(
+                Work(weight=tensor, planned=planned)
+                for name, items in groups
+                if name not in completed
+                for tensor, planned in items
+            )
+            return
         for name, items in groups:
             is_new, known = name not in completed, {}
-            if calibrator is not None and name in walked:
+            if name in walked:
                 known = calibrator.walk(
                     name, is_counting=is_new, size_bytes=walked[name], on_bytes=on_bytes
                 )
             for tensor, planned in items if is_new else ():
                 rounding = rounding_of(known.pop(tensor.name, None), planned)
-                stream.write_tensor(tensor, planned, rounding)
+                # One at a time: what is known of the inputs of several would lie in memory.
+                stream.write([Work(weight=tensor, planned=planned, rounding=rounding)])
