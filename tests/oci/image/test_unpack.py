@@ -82,6 +82,15 @@ def test_a_path_with_two_dots_is_refused(lay_out, tmp_path):
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.parametrize("name", [".wh...", "etc/.wh...", ".wh..", "etc/.wh..", ".wh.", "etc/.wh."])
+def test_a_whiteout_deletes_nothing_but_a_name_beside_itself(lay_out, tmp_path, name):
+    (tmp_path / "neighbour").write_bytes(b"of this machine")
+    with breaks(ImageRule.UNSAFE_ARCHIVE, match="deletes"):
+        lay_out([("etc/a", b"x")], [(name, b"")])
+    assert (tmp_path / "neighbour").read_bytes() == b"of this machine"
+    assert (tmp_path / "rootfs/etc/a").read_bytes() == b"x"
+
+
 def test_links_in_a_circle_are_refused(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")

@@ -65,11 +65,25 @@ def _unpack_layer(stream: IO[bytes], rootfs: Path) -> None:
             if parts[-1] == _OPAQUE:
                 _empty(parent, written)
             elif parts[-1].startswith(_WHITEOUT):
-                _remove(parent / parts[-1].removeprefix(_WHITEOUT))
+                _remove(parent / _deleted_name(member.name, parts[-1]))
             else:
                 parent.mkdir(parents=True, exist_ok=True)
                 _write(archive, member, parent / parts[-1], rootfs)
                 written.add(parent / parts[-1])
+
+
+def _deleted_name(path: str, whiteout: str) -> str:
+    """Return the name that a whiteout deletes beside itself: ``.wh.NAME`` deletes ``NAME``.
+
+    ``.wh...`` would delete the folder above, which at the top of a layer is one of this machine.
+
+    Raises:
+        ImageError: The name is none, or leads to a folder that the whiteout does not lie in.
+    """
+    name = whiteout.removeprefix(_WHITEOUT)
+    if name in {"", ".", ".."}:
+        raise ImageRule.UNSAFE_ARCHIVE(f"a layer deletes {name!r}, by the path {path!r}")
+    return name
 
 
 def inside(rootfs: Path, path: str) -> Path:
