@@ -195,6 +195,34 @@ def test_second_writer_of_one_file_is_refused(tmp_path: Path) -> None:
         small_file.fill(writer)
 
 
+@pytest.mark.parametrize("ending", ["published", "abandoned"])
+def test_a_writer_whose_forerunner_ends_as_it_begins_leaves_the_finished_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    path = tmp_path / "small.zse"
+    first = partial.PartialFile(path)
+    first.write(b"finished")
+    first.write_journal("plan", [])
+    lock = partial.lock_alone
+
+    def lock_after_the_first_ended(fd: int, locked: Path) -> None:
+        monkeypatch.setattr(partial, "lock_alone", lock)
+        if ending == "published":
+            first.publish()
+        else:
+            first.abandon(keep=False)
+        lock(fd, locked)
+
+    monkeypatch.setattr(partial, "lock_alone", lock_after_the_first_ended)
+    second = partial.PartialFile(path)
+    second.restart_at(0)
+    assert not path.exists() or path.read_bytes() == b"finished"
+    second.write(b"by the second")
+    second.write_journal("plan", [])
+    second.publish()
+    assert path.read_bytes() == b"by the second"
+
+
 def test_disk_without_room_is_found_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

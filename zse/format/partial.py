@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import DiskFullError, NotFoundError
 from zse.format.errors import Misuse
+from zse.store.locks import is_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,17 +60,30 @@ class PartialFile:
         """Where the next byte goes."""
         self._gathered = bytearray()
         """Bytes before it that are not in the file yet."""
-        try:
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotFoundError(
-                f"the folder {path.parent} does not exist", hint="Create it, or fix the path."
-            ) from None
-        try:
-            lock_alone(self.fd, path)
-        except BaseException:
-            os.close(self.fd)
-            raise
+        self.fd = self._open_locked()
+
+    def _open_locked(self) -> int:
+        """Return the partial file's descriptor, locked.
+
+        A writer that ends between the opening and the lock has renamed or removed what was opened.
+        Renamed it is the finished file, which must not be written to: the name is opened anew.
+        """
+        while True:
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotFoundError(
+                    f"the folder {self._final.parent} does not exist",
+                    hint="Create it, or fix the path.",
+                ) from None
+            try:
+                lock_alone(fd, self._final)
+                if is_at(fd, self.path):
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
 
     def read_journal(self, plan_digest: str) -> list[tuple[str, str]] | None:
         """Return ``(group, sha256)`` of the groups written so far.

@@ -29,7 +29,7 @@ def open_locked(path: Path, *, mode: int = 0o644, is_shared: bool = False) -> in
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -46,7 +46,7 @@ def shared(path: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 path.unlink()  # those who wait for it open it anew
         os.close(descriptor)
 
@@ -65,7 +65,7 @@ def locked(path: Path) -> Iterator[None]:
 def locked_if_free(path: Path) -> Iterator[bool]:
     """Hold a lock file's exclusive lock if nobody else does, and remove the file at the end."""
     with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
-        if not _lock(descriptor) or not _is_at(descriptor, path):
+        if not _lock(descriptor) or not is_at(descriptor, path):
             yield False
             return
         try:
@@ -90,10 +90,18 @@ def hold(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if _is_at(descriptor, path):
+    if is_at(descriptor, path):
         return descriptor
     os.close(descriptor)
     return None
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one that a path leads to now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def remove_unused(path: Path) -> bool:
@@ -147,12 +155,3 @@ def _is_used(descriptor: int) -> bool:
     except OSError:
         return False  # a file system without leases, or another user's file: the lock decides
     return False
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(descriptor)
-    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
