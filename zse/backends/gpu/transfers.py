@@ -25,32 +25,50 @@ RING = 3
 """Two steps in flight, and one that is being written or read."""
 
 
+class GrowingBuffer:
+    """A pinned buffer that is replaced by a larger one when more is asked for than it holds."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._block: HostBlock | None = None
+
+    def of(self, length_bytes: int) -> HostBlock:
+        """Return at least so many bytes; no transfer may use the buffer that was there before.
+
+        Raises:
+            DeviceError: So much cannot be pinned; the next call tries again.
+        """
+        block = self._block
+        if block is None or block.length_bytes < length_bytes:
+            self._block = None  # what is freed must not be used again if there is no larger one
+            if block is not None:
+                block.free()
+            block = self._block = self._gpu.allocate_host(_rounded(length_bytes))
+        return block
+
+
 class StagingRing:
     """Host buffers for what goes to the device."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self._buffers: list[HostBlock | None] = [None] * RING
+        self._buffers = [GrowingBuffer(gpu) for _ in range(RING)]
+        self._acquired: HostBlock | None = None
         self._events: list[Event | None] = [None] * RING
         self._next = 0
 
     def acquire(self, length_bytes: int) -> HostBlock:
         """Return a buffer that no transfer reads any more."""
-        index = self._next
-        event, buffer = self._events[index], self._buffers[index]
+        event = self._events[self._next]
         if event is not None:
             event.synchronize()
-        if buffer is None or len(buffer.view) < length_bytes:
-            if buffer is not None:
-                buffer.free()
-            buffer = self._buffers[index] = self._gpu.allocate_host(_rounded(length_bytes))
-        return buffer
+        self._acquired = self._buffers[self._next].of(length_bytes)
+        return self._acquired
 
     def send(self, destination: int, length_bytes: int, stream: Stream) -> None:
         """Copy the acquired buffer to the device, and move on to the next one."""
-        index = self._next
-        buffer = self._buffers[index]
-        assert buffer is not None
+        index, buffer = self._next, self._acquired
+        assert buffer is not None, "acquire comes first"
         self._gpu.copy_to_device(destination, buffer.address, length_bytes, stream)
         event = self._events[index] = self._events[index] or self._gpu.create_event()
         event.record(stream)
@@ -109,7 +127,7 @@ class ResultRing:
         )
         count = max(RING, in_flight + 1)
         self._hosts = [gpu.allocate_host(self._offsets[-1]) for _ in range(count)]
-        self._hidden_hosts: list[HostBlock | None] = [None] * count
+        self._hidden_hosts = [GrowingBuffer(gpu) for _ in range(count)]
         self._events = [gpu.create_event() for _ in range(count)]
         self._next = 0
 
@@ -138,13 +156,7 @@ class ResultRing:
         )
 
     def _copy_states(self, index: int, hidden: DeviceRows, stream: Stream) -> memoryview:
-        host = self._hidden_hosts[index]
-        if host is None or len(host.view) < hidden.length_bytes:
-            if host is not None:
-                host.free()
-            host = self._hidden_hosts[index] = self._gpu.allocate_host(
-                _rounded(hidden.length_bytes)
-            )
+        host = self._hidden_hosts[index].of(hidden.length_bytes)
         self._gpu.copy_to_host(host.address, hidden.address, hidden.length_bytes, stream)
         return host.view
 
