@@ -102,27 +102,22 @@ def test_a_small_file_pins_little_and_takes_few_threads(gpu: HostGpu, make_file:
     assert gpu.peak_pinned_bytes == 2 * 4096
 
 
-def test_groups_are_announced_when_they_are_in_device_memory(
+def test_each_group_can_be_waited_for_and_is_in_device_memory_then(
     gpu: HostGpu, make_file: MakeFile
 ) -> None:
     path = make_file([9, 1, 30])
     header = header_of(path)
     address = gpu.memory(WholeFile(header).length_bytes)
-    wanted = region_of(path)
-    seen: dict[str, bool] = {}
-
-    def on_group(name: str) -> None:
-        group = next(group for group in header.groups if group.name == name)
-        start = group.offset_bytes - header.groups[0].offset_bytes
-        end = start + group.length_bytes
-        seen[name] = gpu.bytes_of(address)[start:end] == wanted[start:end]
-
+    wanted, origin = region_of(path), header.groups[0].offset_bytes
     source = LocalSource(path)
-    running = start_load(gpu, source, WholeFile(header), address, SMALL, on_group=on_group)
+    running = start_load(gpu, source, WholeFile(header), address, SMALL)
+    for number, group in enumerate(header.groups):
+        running.wait_for_group(number)
+        place = slice(group.offset_bytes - origin, group.end_bytes - origin)
+        assert gpu.bytes_of(address)[place] == wanted[place]
     running.wait()
     source.close()
     assert running.num_bytes() == (len(wanted), len(wanted))
-    assert seen == {"layers.0": True, "layers.1": True, "layers.2": True}
 
 
 def test_chosen_groups_leave_the_rest_of_the_block_alone(gpu: HostGpu, make_file: MakeFile) -> None:

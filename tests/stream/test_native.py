@@ -241,6 +241,25 @@ def test_who_waits_for_a_load_need_not_wait_for_its_buffers(
     assert len(giving) == 1  # of a load that fails all is given back before it is told
 
 
+def test_without_a_thread_to_spare_buffers_are_given_back_before_the_load_is_over(
+    late_gpu: LateGpu, make_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    giving: list[threading.Thread] = []
+    late_gpu.stays_for = giving.append
+    path = make_file([20] * 4)
+    running, source, address = begin(late_gpu, path)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        running.wait()
+    source.close()
+    assert late_gpu.bytes_of(address) == region_of(path)
+    assert giving == []
+    assert late_gpu.ask("live") == 0
+
+
 def test_no_more_is_kept_than_there_is_room_for(keeping: LateGpu, make_file: MakeFile) -> None:
     path = make_file([3072] * 2)
     for mebibytes in (2, 12):  # longer buffers take the place of shorter ones
@@ -282,27 +301,6 @@ def test_pieces_of_rows_are_gathered_into_one_copy(late_gpu: LateGpu, tmp_path: 
     assert late_gpu.bytes_of(address) == b"".join(wanted)
 
 
-def test_groups_are_announced_once_and_when_they_are_in_device_memory(
-    late_gpu: LateGpu, make_file: MakeFile
-) -> None:
-    path = make_file([9, 1, 30])
-    wanted, seen = region_of(path), []
-    places = {"layers.0": (0, 9), "layers.1": (9, 10), "layers.2": (10, 40)}
-    address = 0
-
-    def on_group(name: str) -> None:
-        first, last = (4096 * page for page in places[name])
-        seen.append((name, late_gpu.bytes_of(address)[first:last] == wanted[first:last]))
-
-    late_gpu.tell(hold_at=1)
-    running, source, address = begin(late_gpu, path, on_group=on_group)
-    late_gpu.tell(hold_at=0)
-    running.wait()
-    source.close()
-    assert sorted(seen) == [(name, True) for name in places]
-    assert running.num_bytes() == (len(wanted), len(wanted))
-
-
 def test_each_group_can_be_waited_for_while_the_load_is_waited_for_as_well(
     late_gpu: LateGpu, make_file: MakeFile
 ) -> None:
@@ -326,6 +324,7 @@ def test_each_group_can_be_waited_for_while_the_load_is_waited_for_as_well(
     running.wait_for_group(3)  # also behind its end
     source.close()
     assert right == [True] * 12
+    assert running.num_bytes() == (len(wanted), len(wanted))
 
 
 def test_who_waits_for_a_group_is_told_what_stopped_the_load(
@@ -353,18 +352,6 @@ def test_who_waits_for_a_group_is_told_what_stopped_the_load(
         running.wait_for_group(0)
     source.close()
     assert len(found) == 1
-
-
-def test_an_error_of_who_is_told_of_groups_ends_the_load(
-    late_gpu: LateGpu, make_file: MakeFile
-) -> None:
-    def on_group(_: str) -> None:
-        raise RuntimeError("nobody listens")
-
-    running, source, _ = begin(late_gpu, make_file([3, 200]), on_group=on_group)
-    with pytest.raises(RuntimeError, match="nobody listens"):
-        running.wait()
-    source.close()
 
 
 def test_what_was_read_ahead_is_not_read_again(late_gpu: LateGpu, tmp_path: Path) -> None:

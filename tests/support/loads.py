@@ -8,8 +8,7 @@ from zse.stream.loader import begin_load, plan_load
 
 
 def start_load(
-    gpu: Any, source: Any, placement: Any, address: int, options: Any = None,
-    *, groups: Any = None, on_group: Any = None,
-) -> Any:  # fmt: skip
+    gpu: Any, source: Any, placement: Any, address: int, options: Any = None, *, groups: Any = None
+) -> Any:
     plan = plan_load(source, placement, options, groups)
-    return begin_load(gpu, source, plan, address, options, on_group=on_group)
+    return begin_load(gpu, source, plan, address, options)

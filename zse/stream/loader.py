@@ -27,7 +27,7 @@ from zse.stream.source import LocalSource
 from zse.stream.turns import short_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from zse.device.gpu import Gpu
     from zse.device.loader.library import LoaderLibrary
@@ -42,8 +42,6 @@ class RegionLoad:
     Args:
         source: Where the bytes are; it stays open.
         destination_address: The device's block; it must outlive the load.
-        on_group: Called with each group's name when it is in device memory, by a loading thread,
-            in about the order of execution.
     """
 
     def __init__(
@@ -53,8 +51,6 @@ class RegionLoad:
         plan: ReadPlan,
         destination_address: int,
         options: LoaderOptions | None = None,
-        *,
-        on_group: Callable[[str], None] | None = None,
     ) -> None:
         options = options or options_for(source)
         self._gpu = gpu
@@ -62,7 +58,7 @@ class RegionLoad:
         self._plan = plan
         self._destination = destination_address
         self._options = options
-        self._progress = LoadProgress(plan, by_group=options.is_verified, on_group=on_group)
+        self._progress = LoadProgress(plan, by_group=options.is_verified)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
         self._started = time.perf_counter()
@@ -208,7 +204,6 @@ def begin_load(
     options: LoaderOptions | None = None,
     *,
     areas: Areas | None = None,
-    on_group: Callable[[str], None] | None = None,
 ) -> RegionLoad | NativeLoad:
     """Begin a load: by threads of C where the bytes are a file's and nobody looks at them.
 
@@ -230,11 +225,10 @@ def begin_load(
                 destination_address,
                 options,
                 areas=areas,
-                on_group=on_group,
             )
     if areas is not None:
         areas.close()
-    return RegionLoad(gpu, source, plan, destination_address, options, on_group=on_group)
+    return RegionLoad(gpu, source, plan, destination_address, options)
 
 
 def begin_areas(

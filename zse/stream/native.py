@@ -20,6 +20,7 @@ from zse.stream.plan import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from threading import Thread
     from typing import NoReturn
 
     from zse.device.loader.library import Areas, CopyFunctions, LoaderLibrary
@@ -52,7 +53,6 @@ class NativeLoad:
         options: LoaderOptions,
         *,
         areas: Areas | None = None,
-        on_group: Callable[[str], None] | None = None,
     ) -> None:
         self._library = library
         self._areas = areas
@@ -71,14 +71,11 @@ class NativeLoad:
         self._ending = threading.Lock()
         """Of ``wait``, which several threads may call."""
         self._landed_bytes = 0
-        self._on_group = on_group
-        self._group_error: BaseException | None = None
         self._outcome: LoadReport | BaseException | None = None
         """What ``wait`` came to; the library's load is gone then, and may be asked nothing."""
         self._started = time.monotonic_ns()
         self._load: int | None = self._start(destination_address, options.buffers_per_thread)
         self._counters = library.counters(self._load).contents
-        self._watcher = self._watch() if on_group is not None else None
 
     def _start(self, destination_address: int, buffers_per_thread: int) -> int:
         chunks = self._packed_chunks()
@@ -194,8 +191,6 @@ class NativeLoad:
             self._outcome = LoadCancelledError(f"loading {self._source.name} was stopped")
             raise
         ended = self._end()
-        if self._group_error is not None:
-            raise self._group_error
         if ended.failure:
             self._raise(ended)
         self._source.check_unchanged()
@@ -211,8 +206,6 @@ class NativeLoad:
         Of a load that went well, and of a device that waits for that, buffers are given back
         beside whatever follows.
         """
-        if self._watcher is not None:
-            self._watcher.join()
         while not self._wait_some(len(self._plan.groups)):
             pass
         stays_for = None if self._counters.failure else self._functions.stays_for
@@ -223,15 +216,21 @@ class NativeLoad:
             self._landed_bytes = ended.landed_bytes
             load, self._load = self._load, None
             del self._counters  # the memory is the library's
-        if stays_for is None:
+        if stays_for is None or not self._give_back_beside(load, stays_for):
             self._give_back(load)
-        else:
-            giving = threading.Thread(target=self._give_back, args=(load,), name="zse-load-end")
-            giving.start()
-            stays_for(giving)
         self._drop_ahead()
         self._file.count(direct_bytes=ended.direct_bytes, buffered_bytes=ended.buffered_bytes)
         return ended
+
+    def _give_back_beside(self, load: int | None, stays_for: Callable[[Thread], None]) -> bool:
+        """Give the load back in a thread of its own; return whether one could be started."""
+        giving = threading.Thread(target=self._give_back, args=(load,), name="zse-load-end")
+        try:
+            giving.start()
+        except RuntimeError:  # the load went well: that no thread is left is no reason to fail
+            return False
+        stays_for(giving)
+        return True
 
     def _give_back(self, load: int | None) -> None:
         self._library.end(load)
@@ -278,27 +277,3 @@ class NativeLoad:
             f"there is no memory to load {self._source.name} with",
             hint="Raise the memory limit of the container.",
         )
-
-    # --- who waits for groups -------------------------------------------------------------------
-
-    def _watch(self) -> threading.Thread:
-        watcher = threading.Thread(target=self._tell, name="zse-load-groups", daemon=True)
-        watcher.start()
-        return watcher
-
-    def _tell(self) -> None:
-        """Call ``on_group`` with each group that is complete, until the load is over."""
-        assert self._on_group is not None
-        left = [index for index, group in enumerate(self._plan.groups) if group.chunks]
-        is_over = False
-        try:
-            while left and not (is_over and self._counters.failure):
-                seen = self._counters.num_complete
-                complete = [index for index in left if not self._library.left(self._load, index)]
-                for index in complete:
-                    self._on_group(self._plan.groups[index].name)
-                left = [index for index in left if index not in complete]
-                is_over = self._wait_some(seen) if left else is_over
-        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
-            self._group_error = error
-            self.cancel()

@@ -17,18 +17,13 @@ class LoadProgress:
     Args:
         plan: The load.
         by_group: Hand out whole groups instead of chunks, so that one thread sees all of a group.
-        on_group: Called with a group's name, by the thread that completed it.
     """
 
-    def __init__(
-        self, plan: ReadPlan, *, by_group: bool, on_group: Callable[[str], None] | None
-    ) -> None:
-        self._names = tuple(group.name for group in plan.groups)
+    def __init__(self, plan: ReadPlan, *, by_group: bool) -> None:
         self.landed_bytes = 0
         """In device memory so far."""
         self._left = [len(group.chunks) for group in plan.groups]
         self._work = _shares(plan, by_group=by_group)
-        self._on_group = on_group
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         """Of groups that are complete, and of the error."""
@@ -43,11 +38,8 @@ class LoadProgress:
         with self._lock:
             self.landed_bytes += chunk.length_bytes
             self._left[chunk.group] -= 1
-            complete = self._left[chunk.group] == 0
-            if complete:
+            if self._left[chunk.group] == 0:
                 self._news.notify_all()
-        if complete and self._on_group is not None:
-            self._on_group(self._names[chunk.group])
 
     def fail(self, error: BaseException) -> bool:
         """Stop every thread; return whether this was the first error."""
