@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,25 @@ def test_runs_are_neighbours_on_both_sides_within_a_slab() -> None:
     assert list(runs_of_pairs([1, 2, 3], [3, 4, 5], 4)) == [(1, 3, 1), (2, 4, 2)]
     assert list(runs_of_pairs([1, 2], [5, 4], 8)) == [(1, 5, 1), (2, 4, 1)]
     assert list(runs_of_pairs([], [], 8)) == []
+
+
+def test_without_a_thread_to_pin_with_there_is_no_host_memory_and_steps_go_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ZSEReader(path) as reader:
+        spec = read_header(reader.header.model_config)
+    gpu = InterpretedGpu()
+    layout = layout_for(spec, "bf16", groups_of(spec, load_options(block_size=32)))
+    arena = HostArena(gpu, KVPool(gpu, layout, [2]), gpu.create_stream(), 1 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert arena.num_slots == 0
+    assert arena.num_slots == 0, "nobody tries again for each block that leaves"
+    assert "no host memory" in caplog.text
+    arena.close()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])

@@ -95,8 +95,10 @@ def test_a_connection_answers_again_after_a_body() -> None:
         assert [connection.ask("/", {}).read() for _ in range(2)] == [b"one", b"two"]
 
 
-def test_an_answer_that_announces_another_is_passed_over() -> None:
-    sent = answer(status="100 Continue") + answer("Content-Length: 2", body=b"ok")
+@pytest.mark.parametrize("status", ["100 Continue", "102 Processing", "103 Early Hints", "103"])
+def test_an_answer_that_announces_another_is_passed_over(status: str) -> None:
+    sent = answer("Link: </style>; rel=preload", status=status)
+    sent += answer("Content-Length: 2", body=b"ok")
     with connected(sent) as (connection, _):
         assert connection.ask("/", {}).read() == b"ok"
 
@@ -222,3 +224,9 @@ def test_a_read_that_waits_ends_when_the_connection_is_cut() -> None:
 def test_a_header_with_a_line_break_is_not_sent() -> None:
     with connected() as (connection, _), pytest.raises(UsageError, match="line break"):
         connection.ask("/", {"Authorization": "key\r\nX-Other: 1"})
+
+
+def test_a_key_that_no_header_can_carry_is_refused_and_not_told() -> None:
+    with connected() as (connection, _), pytest.raises(UsageError, match="Authorization") as caught:
+        connection.ask("/", {"Authorization": "Bearer \u043a\u043b\u044e\u0447"})
+    assert "\u043a" not in str(caught.value)

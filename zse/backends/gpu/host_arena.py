@@ -72,8 +72,7 @@ class HostArena:
     def num_slots(self) -> int:
         """Slots whose memory is pinned; asking for the first of them begins with it."""
         if self._thread is None and self.most_slots:
-            self._thread = threading.Thread(target=self._pin, name="zse-pinning", daemon=True)
-            self._thread.start()
+            self._begin_pinning()
         return min(len(self._slabs) * self._slab_slots, self.most_slots)
 
     @property
@@ -99,6 +98,16 @@ class HostArena:
         for slab in self._slabs:
             slab.free()
         self._slabs = []
+
+    def _begin_pinning(self) -> None:
+        thread = threading.Thread(target=self._pin, name="zse-pinning", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # steps go on without host memory
+            self.most_slots = 0
+            _LOG.warning("prefixes get no host memory: %s", error)
+        else:
+            self._thread = thread
 
     def _pin(self) -> None:
         try:

@@ -13,6 +13,7 @@ _PIECE_BYTES = 4096
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) ([0-9]{3})(?: (.*))?")
+_INFORMATIONAL = re.compile(rb"HTTP/1\.[0-9] 1[0-9]{2}(?: |\r\n|\Z)")
 _NO_BODY = frozenset({204, 304})
 
 
@@ -130,7 +131,9 @@ class Answer:
 
 
 def read_head(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Return the lines of an answer and what came behind them; announcements are passed over.
+    """Return the lines of the final answer and what came behind them.
+
+    Informational answers (1xx), such as 100 Continue and 103 Early Hints, are passed over.
 
     Raises:
         OSError: The connection failed, or the server says too much.
@@ -140,7 +143,7 @@ def read_head(connection: socket.socket) -> tuple[bytes, bytes]:
         while b"\r\n\r\n" not in rest:
             rest += _receive(connection, rest)
         head, _, rest = rest.partition(b"\r\n\r\n")
-        if head.split(b" ", 2)[1:2] != [b"100"]:
+        if not _INFORMATIONAL.match(head):
             return head, rest
     raise ConnectionError("the server announces an answer for ever")
 

@@ -80,7 +80,7 @@ class Connection:
 
         Raises:
             OSError: The connection failed, or the answer is not HTTP.
-            UsageError: A header holds what ends a line.
+            UsageError: A header holds a line break, or characters that no header can carry.
         """
         self.open()
         assert self._socket is not None
@@ -117,8 +117,8 @@ class Connection:
         if method in ("POST", "PUT"):
             lines.append(f"Content-Length: {len(body)}")
         lines += (f"{name}: {value}" for name, value in headers.items())
-        if any("\r" in line or "\n" in line for line in lines):
-            raise UsageError("a header of a request holds a line break", hint="Check credentials.")
+        for line in lines:
+            _check_line(line)
         return "\r\n".join([*lines, "\r\n"]).encode("latin-1")
 
     def _connect(self) -> socket.socket:
@@ -162,3 +162,21 @@ class Connection:
                 hint="Check the account in HTTPS_PROXY, or name the server in NO_PROXY.",
             )
         raise ConnectionError(said)
+
+
+def _check_line(line: str) -> None:
+    """Refuse a line of a request's head that would be two, or cannot be sent.
+
+    Its value is not told: it may be a key.
+    """
+    if "\r" in line or "\n" in line:
+        raise UsageError("a header of a request holds a line break", hint="Check credentials.")
+    try:
+        line.encode("latin-1")
+    except UnicodeEncodeError:
+        name = line.partition(":")[0]
+        raise UsageError(
+            f"the header {name[:40]!a} of a request holds characters beyond Latin-1, which HTTP "
+            "does not carry",
+            hint="Check credentials: tokens and keys are plain ASCII.",
+        ) from None
