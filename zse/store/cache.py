@@ -86,7 +86,24 @@ class Cache:
             # The store that gave the name: it refuses the bytes of a newer object.
             copy_object(store, PartialWriter(path, identity), progress)
 
-        return self._obtain(identity[:_NAME_DIGITS] + _suffix(store), write)
+        return self._obtain(_name_of(store), write)
+
+    def adopt(self, url: str | Location, file: Path) -> Path:
+        """Return the local copy of an object whose bytes lie in a file of ``folder`` already.
+
+        The file gets the copy's name, unless the copy is there: then it is left as it is. What
+        else is said of ``fetch`` holds.
+
+        Args:
+            url: The object.
+            file: Whole and checked; its owner removes it if it was not taken.
+
+        Raises:
+            NotFoundError: There is no such object.
+            StoreError: The storage failed, or the cache folder cannot be used.
+        """
+        store = open_store(url, self._settings)
+        return self._obtain_and_shrink(_name_of(store), str(store.location), file.replace)
 
     def make(self, name: str, origin: str, write: Callable[[Path], object]) -> Path:
         """Return a model that this machine makes, making it when it is not there.
@@ -102,6 +119,10 @@ class Cache:
             StoreError: The cache folder cannot be used.
             ZSEError: What ``write`` raises.
         """
+        return self._obtain_and_shrink(name, origin, write)
+
+    def _obtain_and_shrink(self, name: str, origin: str, write: Callable[[Path], object]) -> Path:
+        """Return a model, written if it is not there; others make room for it afterwards."""
 
         def write_and_note(path: Path) -> None:
             self._note(path, origin)
@@ -166,6 +187,11 @@ class Cache:
                 f"{free_bytes} free, and nothing in the cache can be removed",
                 hint=ROOM_HINT,
             )
+
+
+def _name_of(store: Store) -> str:
+    """Return the local name of an object at its present version."""
+    return identity_of(store)[:_NAME_DIGITS] + _suffix(store)
 
 
 def _suffix(store: Store) -> str:

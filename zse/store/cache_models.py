@@ -48,10 +48,11 @@ def is_model_used(path: Path) -> bool:
     """Whether a process makes a model, holds it, or has it open."""
     if is_locked(lock_of(path)):
         return True
-    try:
-        return is_used(path)
-    except OSError:
-        return False
+    for file in (path, *_downloads_of(path)):
+        with contextlib.suppress(OSError):
+            if is_used(file):
+                return True
+    return False
 
 
 def remove_model(path: Path) -> bool:
@@ -63,9 +64,10 @@ def remove_model(path: Path) -> bool:
     with locked_if_free(lock_of(path)) as is_free:
         if not is_free:
             return False
-        with contextlib.suppress(FileNotFoundError):
-            if not remove_unused(path):
-                return False
+        for file in (*_downloads_of(path), path):
+            with contextlib.suppress(FileNotFoundError):
+                if not remove_unused(file):
+                    return False
         for file in _by_model(path.parent).get(path.stem, ()):
             if file != lock_of(path):  # the last to go, by whoever holds it
                 file.unlink(missing_ok=True)
@@ -81,6 +83,12 @@ def remove_left_notes(folder: Path) -> None:
     there = {model.path.stem for model in find_models(folder)}
     for stem in _by_model(folder).keys() - there:
         remove_model(folder / f"{stem}.zse")
+
+
+def _downloads_of(path: Path) -> list[Path]:
+    """Return the unfinished downloads of a model, some of which may be under way."""
+    files = _by_model(path.parent).get(path.stem, ())
+    return [file for file in files if _PART.fullmatch(file.name)]
 
 
 def _by_model(folder: Path) -> dict[str, list[Path]]:

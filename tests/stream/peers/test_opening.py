@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.stream.peers.test_striped import loaded, misbehaving
 from zse.errors import StoreError, UsageError
 from zse.server_options import PeerOptions
 from zse.settings import load_settings
+from zse.store.cache_items import find_items, is_item_used, shrink
 from zse.store.location import parse_location
 from zse.stream.opening import source_of
 from zse.stream.peers import opening
@@ -136,6 +139,55 @@ def test_what_a_device_is_fed_stays_in_a_file_that_can_be_shared(cluster, settin
         file.close()
     assert file.path.exists(), "its name is the cache's now"
     assert [one.name for one in file.path.parent.glob(".*.part")] == []
+
+
+def test_what_a_killed_replica_leaves_is_counted_and_goes_when_the_cache_is_cleaned(
+    cluster, settings
+):
+    found = settings(share_weights=True)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True):
+        (item,) = find_items(found.cache_dir)
+        assert not item.is_whole
+        assert item.size_bytes == len(cluster.data)
+        assert is_item_used(found.cache_dir, item)
+        assert shrink(found.cache_dir, 0) == []
+        (part,) = (found.cache_dir / "models").glob(".*.part")
+        left = part.read_bytes()
+    part.write_bytes(left)  # as a process that was killed leaves it
+    (item,) = find_items(found.cache_dir)
+    assert not is_item_used(found.cache_dir, item)
+    assert shrink(found.cache_dir, 0) == [item]
+    assert not part.exists()
+
+
+def test_a_file_that_is_complete_takes_its_name_on_a_disk_without_room_for_another(
+    cluster, settings, monkeypatch
+):
+    found = settings(share_weights=True)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        assert loaded(cluster, reader.source)
+        full = SimpleNamespace(free=0)
+        monkeypatch.setattr("zse.store.cache.shutil.disk_usage", lambda _path: full)
+        file = reader.source.finish(reader.header)
+        assert file.path.read_bytes() == cluster.data
+        file.close()
+
+
+def test_a_disk_that_takes_no_file_of_that_size_keeps_no_weights_and_no_descriptor(
+    cluster, settings, monkeypatch
+):
+    def full(descriptor, _length):
+        opened.append(descriptor)
+        raise OSError(28, "No space left on device")
+
+    opened = []
+    found = settings(share_weights=True)
+    monkeypatch.setattr("zse.stream.peers.keeping.os.ftruncate", full)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        assert not isinstance(reader.source, KeepingSource)
+    assert list((found.cache_dir / "models").iterdir()) == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
 
 
 def test_the_first_replica_keeps_what_the_origin_brought(cluster, settings):

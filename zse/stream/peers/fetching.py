@@ -103,5 +103,10 @@ class _SparseWriter(LocalWriter):
 
     def _open(self) -> int:
         descriptor = super()._open()
-        os.ftruncate(descriptor, self._size_bytes)
+        try:
+            os.ftruncate(descriptor, self._size_bytes)
+        except BaseException:
+            os.close(descriptor)
+            self._temporary.unlink()
+            raise
         return descriptor

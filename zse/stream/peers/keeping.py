@@ -8,6 +8,7 @@ for is read when the model is ready; only then, every digest right, does the fil
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
@@ -17,6 +18,7 @@ from zse.format.container import check_sha256
 from zse.format.reader import OpenFile, open_file
 from zse.format.spec import CONTAINER
 from zse.store.cache import Cache
+from zse.store.cache_use import make_cache_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,12 +47,15 @@ class KeepingSource:
         self._inner = inner
         self._location = location
         self._settings = settings
-        folder = Cache(settings).folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f".{location.name}.{secrets.token_hex(6)}.part"
+        self._path = _new_download(location, settings)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o666)
-        os.ftruncate(self._fd, inner.size_bytes)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH)  # who cleans the cache leaves it alone
+            os.ftruncate(self._fd, inner.size_bytes)
+        except BaseException:
+            self._drop()
+            raise
         self._is_whole = True
         """Whether all that passed could be kept."""
 
@@ -95,11 +100,7 @@ class KeepingSource:
 
     def close(self) -> None:
         self._inner.close()
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-            with contextlib.suppress(OSError):
-                self._path.unlink()
+        self._drop()
 
     def finish(self, header: ZSEHeader) -> OpenFile | None:
         """Complete the file, check every digest, and give it its name in the cache.
@@ -116,11 +117,14 @@ class KeepingSource:
         _write(self._fd, 0, memoryview(CONTAINER.seal(header.to_bytes())))
         for region in header.regions:
             self._complete(region)
+        return open_file(Cache(self._settings).adopt(self._location, self._path))
 
-        def name_it(path: Path) -> None:
-            self._path.replace(path)
-
-        return open_file(Cache(self._settings).fetch(self._location, copy=name_it))
+    def _drop(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                self._path.unlink()
 
     def _complete(self, region: Region) -> None:
         if self._digest_of(region) == region.sha256:
@@ -157,6 +161,21 @@ class _Lent:
 
     def close(self) -> None:
         """Leave it open."""
+
+
+def _new_download(location: Location, settings: Settings) -> Path:
+    """Return a new path in the cache whose form says that it is an unfinished download.
+
+    So what a killed process leaves there is counted, and removed, like any other.
+
+    Raises:
+        OSError: The cache's folder cannot be made.
+    """
+    make_cache_folder(settings.cache_dir)
+    folder = Cache(settings).folder
+    folder.mkdir(exist_ok=True)
+    model = hashlib.sha256(location.url.encode()).hexdigest()[:32]
+    return folder / f".{model}.zse.{secrets.token_hex(6)}.part"
 
 
 def _write(fd: int, offset_bytes: int, view: memoryview) -> None:
