@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import tarfile
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -248,3 +249,52 @@ def test_manifest_that_is_none_is_an_error_with_words(build, look, project, chan
     layout.add_image(layout.add(MEDIA_TYPE_MANIFEST, content), "broken")
     with pytest.raises(LayoutError, match="is not an image"):
         look(f"oci:{project / 'out'}:broken")
+
+
+def test_config_of_another_form_is_an_error_with_words(build, look, check, project):
+    whole = read_json(project / "out", build().digest)
+    layout = ImageLayout(project / "out")
+    configs = [
+        {"config": {"Labels": ["a"]}},
+        {"config": {"Env": [1]}},
+        {"config": {"Entrypoint": "python3"}},
+        {"rootfs": {"diff_ids": 3}},
+        {"history": ["made"]},
+        ["no object"],
+    ]
+    for config in configs:
+        stored = layout.add("application/vnd.oci.image.config.v1+json", canonical_json(config))
+        manifest = canonical_json({**whole, "config": stored.to_json()})
+        layout.add_image(layout.add(MEDIA_TYPE_MANIFEST, manifest), "broken")
+        for read in (look, check):
+            with pytest.raises(LayoutError, match="is not an image"):
+                read(f"oci:{project / 'out'}:broken")
+
+
+def test_statement_of_another_form_is_a_problem_and_ends_nothing(build, check, project):
+    build()
+    layout = ImageLayout(project / "out")
+    index_path = project / "out" / "index.json"
+    documents = [{"creationInfo": 7}, {"predicate": "p"}, {"creationInfo": {"creators": 3}}, 7]
+    for kind, document in product([MEDIA_TYPE_SPDX, MEDIA_TYPE_INTOTO], documents):
+        index = json.loads(index_path.read_bytes())
+        for item in index["manifests"]:
+            if item.get("artifactType") == kind:
+                manifest = read_json(project / "out", item["digest"])
+                manifest["layers"] = [layout.add(kind, canonical_json(document)).to_json()]
+                item |= layout.add(item["mediaType"], canonical_json(manifest)).to_json()
+        index_path.write_bytes(canonical_json(index))
+        found = check()
+        assert found.checked_blobs > 0
+        assert any(kind in problem for problem in found.problems)
+
+
+def test_index_of_another_form_is_an_error_with_words(build, look, project):
+    build()
+    one = {"mediaType": "m", "digest": "d", "size": 1}
+    items = [{**one, "platform": ["linux"]}, {**one, "size": float("inf")}, 7]
+    indexes = [json.dumps({"manifests": [item]}) for item in items]
+    for text in (*indexes, "[" * 100_000):
+        (project / "out" / "index.json").write_text(text)
+        with pytest.raises(LayoutError, match="is no index"):
+            look(f"oci:{project / 'out'}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zse.oci.errors import LayoutError
 from zse.oci.image.publish import push_referrer
 from zse.oci.layout.manifest import (
+    MALFORMED,
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
@@ -121,7 +122,7 @@ def _blobs(document: dict[str, Any], digest: str) -> tuple[Descriptor, ...]:
 def _parsed(content: bytes, digest: str) -> dict[str, Any]:
     try:
         document = json.loads(content)
-    except ValueError as error:
+    except MALFORMED as error:
         raise LayoutError(f"{digest} is no manifest: {error}") from error
     if not isinstance(document, dict):
         raise LayoutError(f"{digest} is no manifest: an object is expected")
@@ -131,5 +132,5 @@ def _parsed(content: bytes, digest: str) -> dict[str, Any]:
 def _named(document: dict[str, Any], field: str, digest: str) -> list[Descriptor]:
     try:
         return [Descriptor.from_json(item) for item in document.get(field) or ()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise LayoutError(f"'{field}' of {digest} lists no blobs: {error!r}") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zse.oci.errors import LayoutError
 from zse.oci.image.facts import ImageFacts
 from zse.oci.image.source import open_image, platform_manifests
-from zse.oci.layout.manifest import Descriptor
+from zse.oci.layout.manifest import MALFORMED, Descriptor
 from zse.oci.statements.attestation import MEDIA_TYPE_SPDX
 from zse.oci.statements.sbom import sbom_counts
 from zse.records import record
@@ -123,6 +123,7 @@ def _chosen(source: ImageSource, platform: str) -> tuple[str, list[PlatformManif
 def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
     run: Json = image.config.get("config") or {}
     statements = source.referrers(image.descriptor.digest)
+    sbom = read_statement(source, statements, MEDIA_TYPE_SPDX)
     return PlatformReport(
         platform=image.platform,
         digest=image.descriptor.digest,
@@ -151,8 +152,15 @@ def _report(source: ImageSource, image: PlatformManifest) -> PlatformReport:
             )
             for item in statements
         ),
-        sbom=sbom_counts(read_statement(source, statements, MEDIA_TYPE_SPDX) or {}),
+        sbom=_counts(sbom or {}),
     )
+
+
+def _counts(sbom: Json) -> dict[str, int]:
+    try:
+        return sbom_counts(sbom)
+    except MALFORMED as error:
+        raise LayoutError(f"the bill of materials cannot be read: {error!r:.200}") from error
 
 
 def _comments(image: PlatformManifest) -> list[str]:
@@ -173,7 +181,7 @@ def read_statement(
             manifest: Json = json.loads(source.document(item))
             layer = Descriptor.from_json(manifest["layers"][0])
             document: Json = json.loads(source.document(layer))
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except MALFORMED as error:
             raise LayoutError(f"the {artifact_type} {item.digest} cannot be read") from error
         return document
     return None

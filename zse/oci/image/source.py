@@ -19,6 +19,7 @@ from zse.oci.layout.folder import ImageLayout
 from zse.oci.layout.index import REFERRERS, choose_image, parse_index, split_place, with_kind
 from zse.oci.layout.layer import blob_file
 from zse.oci.layout.manifest import (
+    MALFORMED,
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
@@ -279,7 +280,7 @@ def platform_manifests(
         if platform:
             wanted = [choose_platform(document, platform)]
         parsed = [_parsed(source, item, json.loads(source.document(item))) for item in wanted]
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except MALFORMED as problem:
         raise error(f"{digest} of {source.name} is not an image: {problem!r}") from problem
     return digest, parsed
 
@@ -288,9 +289,8 @@ def _parsed(source: ImageSource, descriptor: Descriptor, manifest: Json) -> Plat
     where = Descriptor.from_json(manifest["config"])
     layers = tuple(Descriptor.from_json(item) for item in manifest["layers"])
     config = json.loads(source.document(where))
-    for part in (config, config.get("config") or {}, config.get("rootfs") or {}):
-        if not isinstance(part, dict):
-            raise TypeError(f"the config holds {part!r}, where an object should be")
+    _check_annotations(manifest)
+    _check_config(config)
     return PlatformManifest(
         descriptor=descriptor,
         manifest=manifest,
@@ -298,3 +298,26 @@ def _parsed(source: ImageSource, descriptor: Descriptor, manifest: Json) -> Plat
         layers=layers,
         size_bytes=sum(blob.size_bytes for blob in (descriptor, where, *layers)),
     )
+
+
+def _check_annotations(manifest: Json) -> None:
+    _expect(manifest.get("annotations") or {}, dict)
+
+
+def _check_config(config: Any) -> None:
+    """Refuse, by a TypeError, a config whose parts are not of the types that its readers expect."""
+    run = _expect(_expect(config, dict).get("config") or {}, dict)
+    rootfs = _expect(config.get("rootfs") or {}, dict)
+    for name in ("Labels", "ExposedPorts"):
+        _expect(run.get(name) or {}, dict)
+    for texts in (*map(run.get, ("Env", "Entrypoint", "Cmd")), rootfs.get("diff_ids")):
+        for text in _expect(texts or [], list):
+            _expect(text, str)
+    for step in _expect(config.get("history") or [], list):
+        _expect(step, dict)
+
+
+def _expect(part: Any, kind: type) -> Any:
+    if not isinstance(part, kind):
+        raise TypeError(f"it holds {part!r:.80}, where a {kind.__name__} should be")
+    return part

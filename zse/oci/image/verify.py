@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from zse.oci.errors import DigestMismatchError, LayoutError, RegistryError
 from zse.oci.image.inspect import read_statement
 from zse.oci.image.source import platform_manifests
 from zse.oci.image.verify_content import check_base, check_locks, check_statements, is_ours
-from zse.oci.layout.manifest import subject_of
+from zse.oci.layout.manifest import MALFORMED, subject_of
 from zse.oci.statements.attestation import MEDIA_TYPE_INTOTO, MEDIA_TYPE_SPDX
 from zse.records import record
 
@@ -71,15 +72,25 @@ def verify_image(
         documents = _documents(source, statements, image, result)
         sboms, provenances = documents[MEDIA_TYPE_SPDX], documents[MEDIA_TYPE_INTOTO]
         for sbom, provenance in zip_longest(sboms, provenances):
-            result.problems += check_statements(image.descriptor.digest, sbom, provenance)
+            compare = partial(check_statements, image.descriptor.digest, sbom, provenance)
+            result.problems += _problems_of(image, compare)
         if expected.base:
             result.problems += check_base(image, expected)
             result.checks.append(f"{image.platform}: base")
         if expected.locks is not None:
             for sbom in sboms or [None]:
-                result.problems += check_locks(sbom, expected.locks, image.platform)
+                compare = partial(check_locks, sbom, expected.locks, image.platform)
+                result.problems += _problems_of(image, compare)
             result.checks.append(f"{image.platform}: dependencies against {expected.locks}")
     return result
+
+
+def _problems_of(image: PlatformManifest, compare: Callable[[], list[str]]) -> list[str]:
+    """Return what a comparison of the documents finds, or that they cannot be read."""
+    try:
+        return compare()
+    except MALFORMED as error:
+        return [f"{image.platform}: what is stated about it cannot be read: {error!r:.200}"]
 
 
 def _check_blobs(
@@ -91,7 +102,7 @@ def _check_blobs(
 ) -> None:
     """Compare each layer's bytes with its digest and size, its content with the config."""
     layers = image.layers
-    diff_ids = list((image.config.get("rootfs") or {}).get("diff_ids", ()))
+    diff_ids = list((image.config.get("rootfs") or {}).get("diff_ids") or ())
     if len(diff_ids) != len(layers):
         result.problems.append(
             f"the config lists {len(diff_ids)} layers, the manifest {len(layers)}"
@@ -166,12 +177,16 @@ def _documents(
         try:
             subject = subject_of(source.document(item))
             document = read_statement(source, [item], item.artifact_type)
+            is_of_zse = document is not None and is_ours(document)
         except (LayoutError, RegistryError, DigestMismatchError) as error:
             result.problems.append(f"{item.artifact_type} {item.digest}: {error.message}")
             continue
+        except MALFORMED as error:
+            result.problems.append(f"{item.artifact_type} {item.digest}: {error!r:.200}")
+            continue
         if subject != image.descriptor.digest:
             result.problems.append(f"{item.digest} is listed for this image but is about another")
-        elif document is not None and is_ours(document):
+        elif is_of_zse:
             found.setdefault(item.artifact_type, []).append(document)
             result.checks.append(f"{image.platform}: {item.artifact_type}")
     return found

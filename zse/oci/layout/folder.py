@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zse.oci.errors import DigestMismatchError, LayoutError
 from zse.oci.layout.index import REFERENCE_NAME, parse_index
 from zse.oci.layout.manifest import (
+    MALFORMED,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
     build_index,
@@ -167,7 +168,7 @@ class ImageLayout:
         try:
             content = self.read_blob(digest)
             children = [str(item["digest"]) for item in json.loads(content).get("manifests", ())]
-        except (LayoutError, DigestMismatchError, ValueError):
+        except (LayoutError, DigestMismatchError, *MALFORMED):
             return [], ""
         return children, subject_of(content)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError
 from zse.oci.errors import BadReferenceError, LayoutError
-from zse.oci.layout.manifest import Descriptor
+from zse.oci.layout.manifest import MALFORMED, Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def parse_index(content: bytes, *, place: str) -> list[Descriptor]:
     """
     try:
         return [Descriptor.from_json(item) for item in json.loads(content)["manifests"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise LayoutError(f"the index.json of {place} is no index: {error!r}") from error
 
 
@@ -42,7 +42,7 @@ def parse_manifest(content: bytes) -> tuple[Descriptor, list[Descriptor]]:
         document = json.loads(content)
         layers = [Descriptor.from_json(item) for item in document["layers"]]
         return Descriptor.from_json(document["config"]), layers
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise LayoutError(f"a manifest is not that of an image: {error!r}") from error
 
 

@@ -33,6 +33,10 @@ _OCI_LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": f"{MEDIA_TYPE_TAR}+gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd": f"{MEDIA_TYPE_TAR}+zstd",
 }
+MALFORMED = (
+    ValueError, OverflowError, KeyError, IndexError, TypeError, AttributeError, RecursionError
+)  # fmt: skip
+"""What reading a JSON document of a stranger raises where it has another form than expected."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -194,7 +198,7 @@ def choose_platform(index: Mapping[str, Any], platform: str) -> Descriptor:
             if not wanted or of == (system, architecture):
                 return Descriptor.from_json(item)
             found.append(f"{of[0]}/{of[1]}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise LayoutError(
             f"the index of an image cannot be read: {error!r:.200}",
             hint="Push the image again, or ask the registry's operator.",
@@ -209,7 +213,7 @@ def subject_of(manifest: bytes) -> str:
     """Return the digest of what a manifest refers to; empty when it refers to nothing."""
     try:
         return str((json.loads(manifest).get("subject") or {}).get("digest", ""))
-    except (ValueError, AttributeError):
+    except MALFORMED:
         return ""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zse.oci.errors import DigestMismatchError, RegistryError
 from zse.oci.layout.manifest import (
     INDEX_TYPES,
+    MALFORMED,
     MEDIA_TYPE_DOCKER_MANIFEST,
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
@@ -130,5 +131,5 @@ def referrers_tag(digest: str) -> str:
 def _listed(content: bytes, what: str) -> list[Descriptor]:
     try:
         return [Descriptor.from_json(item) for item in json.loads(content).get("manifests", ())]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise RegistryError(f"{what} holds no index: {error}") from error

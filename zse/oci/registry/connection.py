@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from zse.oci.errors import RegistryAuthError, RegistryError
+from zse.oci.layout.manifest import MALFORMED
 from zse.oci.registry.address import check_address, join_address
 from zse.oci.registry.sign_in import Scope, SignIn
 from zse.records import record
@@ -264,6 +265,6 @@ def _reason(content: bytes) -> str:
     try:
         errors = json.loads(content)["errors"]
         words = "; ".join(f"{e.get('code')}: {e.get('message')}" for e in errors)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except MALFORMED:
         return ""
     return f": {words[:300]}"

@@ -179,7 +179,7 @@ class _BlobUpload:
         """Ask how much of the upload the registry has; where it has lost it, this is an error."""
         answer = self.registry.push("GET", location, accept=(204,))
         first, _, last = answer.headers.get("range", "").rpartition("=")[2].partition("-")
-        done_bytes = int(last) + 1 if first == "0" and last.isdigit() else 0
+        done_bytes = int(last) + 1 if first == "0" and last.isdecimal() else 0
         # "0-0" means one byte or none: the registry cannot say, so it is taken for none.
         if done_bytes == 1:
             done_bytes = 0
@@ -188,7 +188,7 @@ class _BlobUpload:
 
 def _chunk_bytes(headers: Mapping[str, str]) -> int:
     smallest, largest = (
-        int(text) if text.isdigit() else 0
+        int(text) if text.isdecimal() else 0
         for text in (headers.get(f"oci-chunk-{end}-length", "") for end in ("min", "max"))
     )
     wanted = max(CHUNK_BYTES, smallest)

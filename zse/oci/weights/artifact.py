@@ -18,6 +18,7 @@ from zse.errors import UsageError
 from zse.oci.errors import LayoutError
 from zse.oci.layout.layer import MEDIA_TYPE_TAR
 from zse.oci.layout.manifest import (
+    MALFORMED,
     MEDIA_TYPE_CONFIG,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
@@ -214,7 +215,7 @@ def parse_manifest(content: bytes, where: str) -> WeightsImage:
         document = json.loads(content)
         annotations = dict(document.get("annotations") or {})
         layers = [Descriptor.from_json(layer) for layer in document["layers"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise _not_one(where, f"its manifest cannot be read: {error}") from None
     name, size = str(annotations.get(_FILE, "")), _number(annotations, _SIZE, where)
     if not _NAME.fullmatch(name) or not 0 < len(layers) <= _MOST_PIECES:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UsageError
 from zse.oci.layout.manifest import (
     INDEX_TYPES,
+    MALFORMED,
     MEDIA_TYPE_CONFIG,
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
@@ -127,6 +128,6 @@ def read_weights(registry: Registry) -> tuple[WeightsImage, str]:
 def _is_index(content: bytes) -> bool:
     try:
         document = json.loads(content)
-    except (ValueError, RecursionError):
+    except MALFORMED:
         return False
     return isinstance(document, dict) and document.get("mediaType") in INDEX_TYPES
