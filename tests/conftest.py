@@ -56,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if name not in KEPT and (name in SCRUBBED or name.startswith(SCRUBBED_PREFIXES)):
             del os.environ[name]
 
+    load_hypothesis_profile()
     os.environ["AWS_CONFIG_FILE"] = os.devnull
     os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
@@ -67,6 +68,24 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # of the tools
     os.environ["HOME"] = f"{cache.name}/nobody"
     Path(os.environ["HOME"]).mkdir()
+
+
+def load_hypothesis_profile() -> None:
+    """Generate the same examples in every run, and new ones by night; none is held to a time.
+
+    On a busy machine an example may take seconds, and so may making one.
+    """
+    try:
+        import hypothesis  # which machines do without that test kernels
+    except ModuleNotFoundError:
+        return
+    hypothesis.settings.register_profile(
+        "suite",
+        deadline=None,
+        derandomize=os.environ.get("ZSE_NIGHTLY") != "1",
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("suite")
 
 
 @pytest.hookimpl(wrapper=True)

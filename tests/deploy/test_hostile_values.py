@@ -24,7 +24,10 @@ VALUES = st.dictionaries(
     min_size=1,
     max_size=3,
 )
-QUICK = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=30,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 def from_modal(files):

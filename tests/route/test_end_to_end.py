@@ -33,6 +33,7 @@ def replicas():
 def router(replicas):
     words = [word for each in replicas for word in ("--replica", each.url)]
     flags = ["--port", "0", "--look-seconds", "0.1", "--drain-seconds", "5"]
+    flags += ["--dead-after", "60"]  # a replica on a busy machine may be silent for long
     command = [sys.executable, "-m", "zse", "route", *words, *flags]
     made = StartedServer(command, {"ZSE_ROUTE_REPLICA_KEY": OPERATOR})
     yield made

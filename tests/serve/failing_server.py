@@ -1,6 +1,11 @@
-"""The real server on the built-in model, whose device is lost at a given step. A child process."""
+"""The real server on the built-in model, whose device is lost in a step. A child process.
+
+Started with a number of steps and one of sequences: so many steps after so many were in one. Until
+then steps take their time, so that a machine on which a client begins late has its clients together.
+"""
 
 import sys
+import time
 
 from zse.errors import DeviceError
 from zse.option import with_flags
@@ -15,10 +20,14 @@ SETTINGS = with_flags(load_settings(), {"model": "tiny", "device": "cpu", "port"
 def load(state):
     loaded = load_served_model(SETTINGS, state.progress, HeadStart(SETTINGS))
     runner = loaded.engine._core.runner
-    submit, left = runner.submit, int(sys.argv[1])
+    submit, left, awaited = runner.submit, int(sys.argv[1]), int(sys.argv[2])
 
     def submit_until_lost(batch):
-        nonlocal left
+        nonlocal left, awaited
+        if len(batch.chunks) < awaited:
+            time.sleep(0.05)
+            return submit(batch)
+        awaited = 0
         left -= 1
         if left < 0:
             raise DeviceError("the driver says: an illegal memory access was encountered")

@@ -77,10 +77,10 @@ def test_an_idle_server_whose_engine_has_crashed_is_not_ready_and_ends(start_ser
 
 
 def test_a_device_lost_in_a_step_of_the_real_engine_fails_every_request(start_command):
-    server = start_command(FAILING, "20")
+    server = start_command(FAILING, "20", "4")
     server.wait_for_line("ready", seconds=300)
     answers = []
-    long = {"max_tokens": 60, "min_tokens": 60}
+    long = {"max_tokens": 400, "min_tokens": 400}
     threads = [ask_beside(server, answers, f"Count to {i}.", **long) for i in range(3)]
     with server.http.stream("POST", CHAT, json=body_of("Hi", stream=True, **long)) as response:
         lines = [line for line in response.iter_lines() if line]

@@ -77,7 +77,9 @@ def region_of(source: SlowSource, header: ZSEHeader) -> bytes:
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(num_pages=st.integers(0, 40), threads=st.integers(1, 4))
 def test_every_byte_is_read_once_and_arrives(

@@ -58,7 +58,7 @@ def load(gpu: HostGpu, path: Path, options: LoaderOptions) -> tuple[bytes, LoadR
 @settings(
     max_examples=40,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     pages=st.lists(st.integers(1, 30), min_size=1, max_size=5),

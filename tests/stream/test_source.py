@@ -39,7 +39,9 @@ def buffer() -> Iterator[memoryview]:
         yield view
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(offset=st.integers(0, len(DATA)), length=st.integers(0, len(DATA)), data=st.data())
 def test_any_range_is_read_whole_with_any_mode(
     path: Path, offset: int, length: int, data: st.DataObject

@@ -12,8 +12,8 @@ from playwright.async_api import ConsoleMessage, Dialog, Page, ViewportSize, asy
 from playwright.async_api import TimeoutError as NeverError
 
 Result = TypeVar("Result")
-SECONDS = 30
-POLL_MILLISECONDS = 30
+SECONDS = 120
+POLL_MILLISECONDS = 120
 
 
 def chromium() -> str | None:

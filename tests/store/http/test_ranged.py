@@ -95,7 +95,9 @@ def test_opening_is_one_request_that_tells_the_size(
     assert len(server.requests) == 1
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(offset=st.integers(0, len(DATA)), length=st.integers(0, len(DATA)))
 def test_any_range_is_read_whole(source: RangedObject, offset: int, length: int) -> None:
     length = min(length, len(DATA) - offset)
