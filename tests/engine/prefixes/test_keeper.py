@@ -17,6 +17,7 @@ from zse.engine.prefixes.memory_store import MemoryStore, forget_all
 from zse.engine.prefixes.store import FolderStore
 from zse.errors import DiskFullError, RefusedError, UsageError
 from zse.settings import load_settings
+from zse.store.private_file import PrivateWriter
 
 PROMPT = [7 * index % 290 for index in range(77)]
 KEY = bytes(range(32))
@@ -264,11 +265,9 @@ def test_what_cannot_be_written_is_a_full_disk(tmp_path, monkeypatch):
     store.write("a.zpx", [b"one"])
 
     def full(*_):
-        raise OSError(28, "No space left on device")
+        raise DiskFullError("no room")
 
-    monkeypatch.setattr(
-        stores.LocalWriter, "write", lambda *_: (_ for _ in ()).throw(DiskFullError("x"))
-    )
+    monkeypatch.setattr(PrivateWriter, "write", full)
     with pytest.raises(DiskFullError):
         store.write("a.zpx", [b"two"])
     assert bytes(store.read("a.zpx")) == b"one"

@@ -22,8 +22,8 @@ from zse.engine.prefixes.cipher import is_encrypted
 from zse.engine.prefixes.memory_store import PLACE, memory_store
 from zse.errors import NotFoundError, RefusedError, UsageError
 from zse.format.reader import open_file
-from zse.store.local import LocalWriter
 from zse.store.location import parse_location
+from zse.store.private_file import PrivateWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +105,7 @@ class FolderStore:
     def write(self, name: str, pieces: Iterable[bytes | bytearray]) -> int:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         count = 0
-        with _PrivateWriter(self._folder / name) as writer:
+        with PrivateWriter(self._folder / name) as writer:
             for piece in pieces:
                 count += writer.write(piece)
         self._make_room(keep=name)
@@ -173,16 +173,8 @@ class ObjectStore:
 
         with tempfile.TemporaryDirectory(prefix="zse-prefixes-") as folder:
             path, count = Path(folder) / name, 0
-            with _PrivateWriter(path) as writer:
+            with PrivateWriter(path) as writer:
                 for piece in pieces:
                     count += writer.write(piece)
             put_file(path, parse_location(self._location.url + name), self._settings)
         return count
-
-
-class _PrivateWriter(LocalWriter):
-    """Writes a file that others cannot read: it holds what people wrote."""
-
-    def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return os.open(self._temporary, flags, 0o600)

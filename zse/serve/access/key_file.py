@@ -76,8 +76,8 @@ class KeyFile:
             UsageError: There would be too many keys.
             StoreError: The file cannot be written.
         """
-        from zse.serve.access.private_file import PrivateWriter
         from zse.store.local import translated_os_error
+        from zse.store.private_file import PrivateWriter
 
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

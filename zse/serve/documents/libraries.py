@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sqlite3
 import threading
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from zse.errors import OverloadedError, UsageError
 from zse.serve.documents.library import Library
 from zse.serve.fair_queue import FairQueue
+from zse.serve.private_database import open_in_memory, open_private
 from zse.units import size_text
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Libraries:
         """Return the library of a key; ``owner`` is its id, empty where none is asked for.
 
         Raises:
-            OverloadedError: Too many keys use theirs at once.
+            UsageError: It is no id of a key.
         """
         if owner and not _OWNER.fullmatch(owner):
             raise UsageError("a key's id is made of letters and digits")
@@ -85,17 +85,10 @@ class Libraries:
 def _connect(folder: Path, name: str) -> sqlite3.Connection:
     """Return the database of a key, which only this user may read."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / f"{name}.sqlite3"
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        database = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
+        return open_private(folder / f"{name}.sqlite3")
     except (OSError, sqlite3.Error) as error:
         LOG.info(
             "documents are in memory only",
             extra={"folder": str(folder), "reason": str(error)},
         )
-        database = sqlite3.connect(":memory:", check_same_thread=False)
-    return database
+        return open_in_memory()

@@ -19,6 +19,7 @@ from zse.records import record
 from zse.serve.documents.similar import Near, VectorTable, blob_of
 from zse.serve.documents.words import full_text_query, indexed
 from zse.serve.http.errors import UnknownIdError
+from zse.serve.private_database import MAX_FILE_BYTES, bound
 from zse.units import size_text
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 MAX_DOCUMENTS = 2000
 MAX_CHUNKS = 50_000
-MAX_FILE_BYTES = 1 << 30
-"""Of one key."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS documents (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, kind TEXT NOT NULL, metadata TEXT NOT NULL,
@@ -77,9 +76,7 @@ class Library:
         self._tables: dict[tuple[str, int, int, int], VectorTable] = {}
         self._version = 0
         database.executescript(_SCHEMA)
-        database.execute("PRAGMA foreign_keys = ON")
-        page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
-        database.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
+        bound(database)
 
     def add(
         self,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
 import threading
 import time
 import uuid
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import OverloadedError, StoreError
 from zse.serve.http.errors import UnknownIdError
+from zse.serve.private_database import MAX_FILE_BYTES, bound, open_in_memory, open_private
 from zse.units import size_text
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ MAX_CONVERSATION_BYTES = 16 << 20
 """Of its messages: all of them are read to show it."""
 MAX_KEY_BYTES = 64 << 20
 """Of all conversations of one key, so that none fills the file for the others."""
-MAX_FILE_BYTES = 1 << 30
-"""Of all keys together."""
 _JSON_COLUMNS = frozenset({"settings", "calls", "sources"})
 _MESSAGE_BYTES = " + ".join(
     f"length(CAST({name} AS BLOB))"
@@ -247,24 +245,16 @@ def branch(messages: list[Row], last: str | None) -> list[Row]:
 def _open(folder: Path) -> sqlite3.Connection:
     """Return the database of a folder, which only this user may read."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / FILE_NAME
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        database = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
+        database = open_private(folder / FILE_NAME)
         _make_tables(database)
     except (OSError, sqlite3.Error) as error:
         LOG.info(
             "conversations are in memory only",
             extra={"folder": str(folder), "reason": str(error)},
         )
-        database = sqlite3.connect(":memory:", check_same_thread=False)
+        database = open_in_memory()
         _make_tables(database)
-    database.execute("PRAGMA foreign_keys = ON")
-    page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
-    database.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
+    bound(database)
     return database
 
 

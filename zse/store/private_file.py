@@ -1,4 +1,4 @@
-"""Files that only their user may read, written whole. Imported by whoever writes one."""
+"""Files that only their user may read, written whole: keys, and what people wrote."""
 
 from __future__ import annotations
 
