@@ -82,6 +82,18 @@ def test_nothing_else_is_reached_and_where_it_looked_is_not_told(places, folder,
     assert len(caught.value.message) < 200
 
 
+def test_places_as_they_are_now_read_each_folder_once(places, folder):
+    now = places.as_now()
+    (folder / "sub" / "b.zse").unlink()
+    assert now.find("sub/b").name == "sub/b.zse"
+    assert now.find("qwen").reference == str(folder / "qwen")
+    assert [model.name for model in now.listed()][-1] == "sub/b.zse"
+    with pytest.raises(ModelNotAllowedError):
+        now.find("outside/secret.zse")
+    with pytest.raises(ModelNotAllowedError):
+        places.find("sub/b")
+
+
 def test_the_path_of_the_folder_itself_is_no_name(places, folder):
     with pytest.raises(ModelNotAllowedError):
         places.find(str(folder / "a.zse"))

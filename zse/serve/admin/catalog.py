@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Literal
 
 from zse.device.open import runs_on_gpu
@@ -77,12 +77,17 @@ def _memory_gb(repository: str, *, on_gpu: bool) -> dict[str, float]:
 
 
 class Catalog:
-    """Looks models up; files are read, so not on the event loop."""
+    """Looks models up for one request; files are read, so not on the event loop."""
 
     def __init__(self, state: AppState, places: Places) -> None:
         self._state = state
-        self._places = places
+        self._all_places = places
         self._on_gpu = runs_on_gpu(state.options.load.device.name)
+
+    @cached_property
+    def _places(self) -> Places:
+        """As they are now: each known model is looked for in them, and folders may be large."""
+        return self._all_places.as_now()
 
     def known(self, category: str | None, memory_gb: float | None) -> list[KnownModelEntry]:
         """Return the registry: one category of it, or what fits in so many GB at INT4."""

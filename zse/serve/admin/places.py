@@ -9,6 +9,7 @@ settings.
 from __future__ import annotations
 
 import re
+from copy import copy
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -81,6 +82,12 @@ class Places:
         """Let single models be loaded too, by the names that they have."""
         self._places += [Single(model.reference, name=model.name) for model in models]
 
+    def as_now(self) -> Places:
+        """Return the same places, each folder read once: for many questions in a row."""
+        now = copy(self)
+        now._places = [one.as_now() if isinstance(one, Folder) else one for one in self._places]
+        return now
+
     def listed(self) -> list[PlacedModel]:
         """Return what can be seen; of two with one name the first counts."""
         found: dict[str, PlacedModel] = {}
@@ -131,8 +138,11 @@ class Folder:
         yield from islice(self._models(), MAX_LISTED)
 
     def find(self, name: str) -> PlacedModel | None:
-        names = (name, name + SUFFIX)
-        return next((model for model in self.listed() if model.name in names), None)
+        return self.as_now().find(name)
+
+    def as_now(self) -> _ReadFolder:
+        """Return what it holds now."""
+        return _ReadFolder(self.listed())
 
     def _models(self) -> Iterator[PlacedModel]:
         there = chain(self._root.glob("*"), self._root.glob("*/*"))
@@ -152,6 +162,19 @@ class Folder:
             return path.resolve(strict=True).is_relative_to(self._root.resolve(strict=True))
         except (OSError, RuntimeError):  # a link to nothing, or to itself
             return False
+
+
+class _ReadFolder:
+    """What a folder held when it was read."""
+
+    def __init__(self, models: Iterable[PlacedModel]) -> None:
+        self._models = {model.name: model for model in models}
+
+    def listed(self) -> Iterator[PlacedModel]:
+        yield from self._models.values()
+
+    def find(self, name: str) -> PlacedModel | None:
+        return self._models.get(name) or self._models.get(name + SUFFIX)
 
 
 class Bucket:
