@@ -206,11 +206,11 @@ class Turn:
 
 async def whole_answers(events: AsyncGenerator[Event, None]) -> list[Answer]:
     """Return the choices that events tell of, when these have ended."""
-    texts: dict[int, _Texts] = {}
+    growing: dict[int, GrowingAnswer] = {}
     async with aclosing(events):
         async for event in events:
-            texts.setdefault(event.index, _Texts()).add(event)
-    return [texts[index].answer() for index in sorted(texts)]
+            growing.setdefault(event.index, GrowingAnswer()).add(event)
+    return [growing[index].answer() for index in sorted(growing)]
 
 
 class _ReadChoice:
@@ -269,8 +269,8 @@ class _ReadChoice:
         return TextPart(self._index, text, logprobs)
 
 
-class _Texts:
-    """The growing parts of an answer: joined once, so that long ones take linear time."""
+class GrowingAnswer:
+    """An answer while its events come. Texts are joined once: long ones take linear time."""
 
     def __init__(self) -> None:
         self._said: list[str] = []
@@ -295,6 +295,7 @@ class _Texts:
             self._answer.reason, self._answer.stop = event.reason, event.stop
 
     def answer(self) -> Answer:
+        """Return what the events came to."""
         answer = self._answer
         answer.text, answer.reasoning = "".join(self._said), "".join(self._thought)
         for call, texts in zip(answer.calls, self._arguments, strict=True):

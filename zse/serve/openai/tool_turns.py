@@ -17,11 +17,10 @@ from zse.serve.openai.chat_turn import open_turn
 from zse.serve.openai.protocol import ChatRequest, Message, Tool
 from zse.serve.toolbox import Toolbox
 from zse.serve.turn import (
-    Call,
     CallArguments,
     CallOpened,
     ChoiceEnded,
-    TextPart,
+    GrowingAnswer,
     ToolRan,
     whole_answers,
 )
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from zse.engine.reading import PromptReport
     from zse.serve.http.streaming import FrameSink
     from zse.serve.state import LoadedModel
-    from zse.serve.turn import Answer, Event, Turn
+    from zse.serve.turn import Answer, Call, Event, Turn
 
 MOST_CALLS_IN_A_ROUND = 16
 
@@ -127,29 +126,24 @@ class ToolTurns:
             ZSEError: As ``Turn.events``, and as ``open_turn`` for the rounds behind the first.
         """
         while True:
-            calls: list[Call] = []
-            texts: list[str] = []
+            growing = GrowingAnswer()
             end: ChoiceEnded | None = None
             async with aclosing(self._turns[-1].events()) as events:
                 async for event in events:
-                    if isinstance(event, CallOpened):
-                        calls.append(Call(event.id, event.name))
-                    elif isinstance(event, CallArguments):
-                        calls[event.call].arguments += event.text
-                    elif isinstance(event, ChoiceEnded):
+                    growing.add(event)
+                    if isinstance(event, ChoiceEnded):
                         end = event
-                    else:
-                        if isinstance(event, TextPart):
-                            texts.append(event.text)
+                    elif not isinstance(event, CallOpened | CallArguments):
                         yield event
-            if not calls or end is None or end.reason != "tool_calls":
+            answer = growing.answer()
+            if not answer.calls or end is None or end.reason != "tool_calls":
                 if end is not None:
                     yield end
                 return
-            ran = [await self._run(call) for call in calls[:MOST_CALLS_IN_A_ROUND]]
+            ran = [await self._run(call) for call in answer.calls[:MOST_CALLS_IN_A_ROUND]]
             for each in ran:
                 yield each
-            await self._go_on("".join(texts), ran)
+            await self._go_on(answer.text, ran)
 
     async def _run(self, call: Call) -> ToolRan:
         state = self._request.state
