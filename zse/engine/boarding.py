@@ -1,4 +1,4 @@
-"""Who comes from the line to the running ones: whose turn it is, with a slot and with blocks."""
+"""Admission to the batch: the first in line starts when there is a slot, and blocks, for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Boarding:
-    """Moves sequences from the line to the running ones, and counts what prefixes saved them."""
+    """Moves sequences from the waiting line into the running batch.
+
+    Counts what the prefix cache spares them.
+    """
 
     def __init__(
         self, cache: KVCache, waiting: WaitingLine, running: Running, holding: Holding
@@ -25,7 +28,7 @@ class Boarding:
         self.max_running = len(holding.free_slots)
         """Sequences that run at once from now on; what runs already is let end."""
         self.num_prefix_queries = 0
-        """Tokens of prompts that were looked up."""
+        """Tokens of prompts that were looked up in the prefix cache."""
         self.num_prefix_hits = 0
         """Tokens of these that were found."""
 
@@ -41,7 +44,7 @@ class Boarding:
         return sequence if sequence is not None and self.admit(sequence) else None
 
     def first_in_line(self) -> Sequence | None:
-        """Return the waiting sequence whose turn it is, by all that has been computed so far."""
+        """Return the waiting sequence whose turn it is, by what each tenant has used so far."""
         if self._waiting.is_contested:
             for running in self._running:
                 self.charge(running, running.num_computed)
@@ -56,7 +59,7 @@ class Boarding:
             namespace=sequence.request.namespace,
             parent=parent,
             num_parent_tokens=len(sequence.prompt_token_ids),
-            # A block for each running sequence: admitting must not force a preemption at once.
+            # A block for each running sequence, or its next token would force a preemption.
             num_reserved=len(self._running),
             most_reused=None if sequence.reading is None else sequence.reading.most_reused,
             most_tokens=sequence.most_tokens,

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from zse.options import BatchOptions, LoadOptions
 
 _LEAST_JUMP_AHEAD = 3
-"""Of a device that looks ahead. A step with a jump is no captured one there: it takes as long as
-some two of these, and everybody waits for it."""
+"""Forced tokens for each running sequence that make a jump worth its step, on a device that looks
+ahead. A step with a jump replays no captured graph there: it takes as long as about two steps that
+do, and every sequence waits for it."""
 
 
 class EngineCore:
@@ -55,7 +56,7 @@ class EngineCore:
         options: How much is computed together, and whether prefixes are kept.
         eos_token_ids: Tokens that end an answer unless ``ignore_eos`` is set.
         aging_steps: Steps of waiting that weigh as much as one unit of priority.
-        begin_speculation: What makes the speculator, once a first token is there; None for none.
+        begin_speculation: Makes the speculator, behind the engine's first token; None: no drafts.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class EngineCore:
         begin_speculation: Callable[[], Speculator] | None = None,
     ) -> None:
         self.runner = runner
-        self.options = _as_the_runner_can(runner, options.batch)
+        self.options = _within_runner(runner, options.batch)
         self.cache = KVCache(
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
@@ -91,13 +92,13 @@ class EngineCore:
         self._begin_speculation = begin_speculation
         self._speculator: Speculator | None = None
         self.least_jump = _LEAST_JUMP_AHEAD if runner.looks_ahead else 0
-        """Tokens for each running sequence that are jumped over at the least."""
+        """Forced tokens for each running sequence that make a jump worth its step."""
         # A configuration may name tokens that the model has no logits for: they never come.
         self.end_token_ids = tuple(
             token_id for token_id in eos_token_ids if 0 <= token_id < runner.vocab_size
         )
         self.parting: Callable[[], None] | None = None
-        """Called when nothing is in flight any more, before the blocks are given back."""
+        """Called by ``close`` when no step is in flight any more and the KV blocks still hold."""
         self._requests: dict[str, list[Sequence]] = {}
         self._pending: list[TokenEvent] = []
         self._arrivals = itertools.count()
@@ -127,7 +128,7 @@ class EngineCore:
 
     @property
     def patience_seconds(self) -> float:
-        """How long ``step`` may wait to be called at no cost, for requests to be added first."""
+        """How long the caller may put off ``step`` at no cost, to add requests first."""
         return self._pipeline.patience_seconds
 
     def check(
@@ -216,7 +217,10 @@ class EngineCore:
         return events
 
     def _next_finished(self) -> list[tuple[ScheduledChunk, TokenIds[SampledToken]]]:
-        """Have steps computed, in less memory where there is too little; return the oldest."""
+        """Run the pipeline and return the oldest step that is done.
+
+        Where the device is out of memory, the KV cache is made smaller and steps are planned again.
+        """
         try:
             if self._relief is not None and self._relief.is_due:
                 self._relief.apply()
@@ -230,7 +234,7 @@ class EngineCore:
             return self._pipeline.finish()
 
     def trace_steps(self, trace: StepTrace) -> None:
-        """Have every step from now on told to a trace, which is closed with the core."""
+        """Record every step from now on in a trace, which is closed with the core."""
         time_steps = getattr(self.runner, "time_steps", None)  # a mesh's devices are elsewhere
         if time_steps is not None:
             time_steps()
@@ -307,7 +311,7 @@ class EngineCore:
         self.runner.close()
 
     def _speculator_once_due(self) -> Speculator | None:
-        """Begin to speculate behind the first token of all: nothing of it may hold that up."""
+        """Make the speculator once a token has come: making it must not delay the first one."""
         if self._begin_speculation is not None and self._acceptance.num_tokens:
             self._speculator, self._begin_speculation = self._begin_speculation(), None
         return self._speculator
@@ -328,7 +332,7 @@ class EngineCore:
                 request=request,
                 index=index,
                 seed=seed_of_choice(seed, index),
-                max_tokens=max(max_tokens, 1),  # the end of a prompt is known by its answer
+                max_tokens=max(max_tokens, 1),  # a prompt without an answer ends with one, too
                 end_token_ids=frozenset((*end_of_answer, *params.stop_token_ids)),
                 rank=rank,
                 leader=sequences[0] if sequences else None,
@@ -362,15 +366,18 @@ class EngineCore:
 
 
 def _tier_of(runner: ModelRunner, options: LoadOptions) -> HostTier | None:
-    """Return where prefixes go that leave the device, if they are to go anywhere."""
+    """Return the tier in host memory for evicted prefixes; None where none is asked for."""
     cache = options.cache
     if not (cache.prefix_host_bytes and cache.prefix_cache):
         return None
     return HostTier(runner.host_blocks(cache.prefix_host_bytes))
 
 
-def _as_the_runner_can(runner: ModelRunner, options: BatchOptions) -> BatchOptions:
-    """Return options for no more sequences than there are states for, and its longest steps."""
+def _within_runner(runner: ModelRunner, options: BatchOptions) -> BatchOptions:
+    """Return the options with no more sequences, and no longer steps, than the runner can take.
+
+    A model with recurrent states has room for so many of them.
+    """
     most, tokens = runner.most_sequences, getattr(runner, "most_batch_tokens", 0)
     if most is not None and most < options.max_sequences:
         options = replace(options, max_sequences=most)

@@ -1,4 +1,4 @@
-"""Streams in flight, and how what a step made for them reaches who reads it.
+"""Streams in flight, and how the tokens of a step reach their readers.
 
 Text is made in the engine's thread, so that a stop string ends its choice before the next step
 spends anything on it. A delta then goes past its inbox, where nobody need be woken for it, or with
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_WITH_SHORTCUTS = 32
-"""Answers in flight. So many take the engine's thread half a millisecond; more of them the loop
-writes, which is woken once for all, while the next step is computed."""
+"""Streams up to which the engine's thread writes tokens to their sockets itself: so many take it
+half a millisecond. More are written by the event loop, which is woken once for all of them, while
+the next step is computed."""
 
 _NO_SHORTCUTS: dict[str, Shortcut] = {}
 
@@ -68,7 +69,7 @@ class StreamsInFlight:
 
     Args:
         tokenizer: Turns token ids into text.
-        unread: How much may be made of answers that their callers do not take.
+        unread: Bounds on what is generated and not read by its caller.
         abort: Ends a request, or one choice of it, now; called by the engine's thread.
         cancel: Has a request ended soon; called in any thread.
     """
@@ -122,7 +123,7 @@ class StreamsInFlight:
             self._shortcuts[request_id] = stream.shortcut
 
     def remove(self, stream: Stream) -> None:
-        """Bring a stream nothing more; its work, if it has not ended, is cancelled."""
+        """Deliver nothing more to a stream; its work, if it has not ended, is cancelled."""
         request_id = stream.request.request_id
         self._shortcuts.pop(request_id, None)
         if self._streams.pop(request_id, None) is not None:
@@ -135,9 +136,10 @@ class StreamsInFlight:
             self.remove(stream)
 
     def close(self) -> None:
-        """Let go of the loops, behind what was brought to them, and of the engine; in any thread.
+        """Stop delivering, once what was sent has arrived; in any thread.
 
-        Without a cycle, an engine's memory goes with it: no collector need be waited for.
+        Drops the references to the engine: in a cycle with it, its memory would stay until the
+        garbage collector comes.
         """
         self._abort = self._cancel = _ended
         doorbells, self._doorbells = self._doorbells, {}
@@ -160,10 +162,11 @@ class StreamsInFlight:
     # --- called by the engine's thread ------------------------------------------------------------
 
     def deliver(self, events: list[TokenEvent]) -> None:
-        """Bring what a step made to who reads it.
+        """Hand the events of a step to their readers.
 
-        What is written here is written at once in the end: a client of many streams wakes once.
-        After a sleep all that a token touches is cold, so the way of most tokens is this short.
+        What is written here is written in one go at the end, so that a client with many streams is
+        woken once. The processor's caches are cold after the wait for the step: what an ordinary
+        token touches is kept to this loop.
         """
         now = time.perf_counter()
         is_alone = len(events) == 1
@@ -210,7 +213,7 @@ class StreamsInFlight:
     def _bring(
         self, made: dict[Stream, list[Delta]], taking: list[Shortcut], *, has_time: bool
     ) -> None:
-        """Have deltas go past the inboxes, adding to who takes them, or put them there."""
+        """Hand deltas to their streams' shortcuts, adding these to ``taking``, or to inboxes."""
         letters: dict[Doorbell, list[Letter]] = {}
         for stream, deltas in made.items():
             shortcut = stream.shortcut

@@ -1,4 +1,4 @@
-"""What sequences have left and steps in flight still use: blocks and slots are given back later."""
+"""Deferred frees: blocks and slots of sequences that have left, still used by steps in flight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @record
 class _Held:
-    """What is given back once step ``last_step`` is done."""
+    """Blocks and a slot to free once step ``last_step`` is done."""
 
     last_step: int
     table: BlockTable
@@ -21,11 +21,11 @@ class _Held:
 
 
 class Holding:
-    """Gives blocks and slots back when the last step that uses them is done.
+    """Frees blocks and slots when the last step that uses them is done.
 
     Args:
-        cache: Whose blocks they are.
-        num_slots: Sequences that have a slot at once.
+        cache: Owns the blocks.
+        num_slots: Most sequences that run at once.
     """
 
     def __init__(self, cache: KVCache, num_slots: int) -> None:
@@ -37,12 +37,12 @@ class Holding:
         self._num_done = 0
 
     def submitted(self) -> int:
-        """Return the number of a step that is in flight from now on."""
+        """Note that a step is in flight; return its number."""
         self._num_submitted += 1
         return self._num_submitted
 
     def done(self) -> None:
-        """Note that the oldest step in flight is done, and give back what waited for it."""
+        """Note that the oldest step in flight is done, and free what only it still used."""
         self._num_done += 1
         if self._held:
             held, self._held = self._held, []

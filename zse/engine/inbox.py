@@ -1,8 +1,8 @@
-"""What the engine has made of an answer and its caller has not taken yet.
+"""Deltas that the engine has produced and the caller has not read yet.
 
-The engine never waits for a caller, so this grows where one reads too slowly: up to a bound, at
-which the answer ends with an error and what was kept of it goes. A choice that the engine has done
-is told as such when it arrives here, not when somebody has read it.
+The engine never waits for a caller, so an inbox grows where one reads too slowly: up to a bound, at
+which the answer ends with an error and what was kept of it is dropped. The end of a choice is
+reported (``on_choice_end``) when it arrives here, not when it is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOK_EVERY = 256
 
 @record
 class UnreadBounds:
-    """How much may lie unread, in tokens; each alternative of a log-probability counts as one."""
+    """Bounds on unread deltas, in tokens; each alternative of a log-probability counts as one."""
 
     each: int = 32768
     """Of one request."""
@@ -35,7 +35,7 @@ class UnreadBounds:
 
 
 class Shortcut(Protocol):
-    """What takes deltas within the engine's thread, where nobody need be woken for them."""
+    """Takes deltas in the engine's thread, so that no task has to be woken for them."""
 
     def open(self, num_arrived: int) -> None:
         """Take deltas from now on, where all that were not taken have arrived: in the loop.

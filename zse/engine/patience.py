@@ -1,10 +1,11 @@
-"""How long the plan of a step may wait for requests that are on their way.
+"""How long planning the next step is put off, for requests that are about to come.
 
-A step is planned while the one before it runs, and who comes after that waits for two steps. Where
-the one that runs reads prompts, it takes long, and a plan that was made at its begin would hold
-nothing but the next tokens of answers. So it is made as late as the device allows: a crowd that
-comes within milliseconds is read by the next step. Where prompts are here already it waits only
-until the loop has had time to write what the step before made: who launches has the interpreter.
+A step is planned while the one before it runs, and a request that comes after the plan waits for
+two steps. A step that reads prompts takes long: planned at its start, the next one would hold
+decodes alone. So it is planned as late as the device allows, and a crowd of requests that comes
+within milliseconds is read by the very next step. Where prompts wait already, planning is put off
+only until the event loop has had time to write the tokens of the last step: launching a step holds
+the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
     from zse.engine.prompt_budget import PromptBudget
 
 SAFETY = 1.5
-"""Times what planning and handing over took lately that is left for it."""
+"""Planning and submitting are given this many times what they took lately."""
 SPARE_SECONDS = 0.001
-"""More that is left: a thread is not woken on the spot."""
+"""Added to that, since a thread does not wake at once."""
 WRITING_SECONDS = 0.002
-"""Behind a step's end, for its tokens to be written by a thread that waits for the interpreter."""
+"""After a step's end, for the event loop's thread to get the interpreter and write its tokens."""
 _NEWEST_WEIGHS = 0.25
 
 
 class Patience:
-    """Measures what the host takes for a step with prompts.
+    """Measures what the host takes to plan and submit a step with prompts.
 
     Args:
         budget: Knows what steps take on the device.
@@ -36,7 +37,7 @@ class Patience:
     def __init__(self, budget: PromptBudget) -> None:
         self._budget = budget
         self._host_seconds = 0.0
-        """Of planning and handing over, as of late."""
+        """Of planning and submitting, lately."""
 
     def note(self, chunks: Sequence[ScheduledChunk], began: float) -> None:
         """Note that a step was handed over, and when its plan was begun."""
@@ -67,5 +68,5 @@ class Patience:
 
 
 def reads_prompts(chunks: Sequence[ScheduledChunk]) -> bool:
-    """Whether a step reads prompts, which stand behind answers."""
+    """Whether a step computes any prompt: their chunks come after the decodes."""
     return bool(chunks) and chunks[-1].kind == "prefill"

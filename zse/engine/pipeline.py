@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _PENDING = (PENDING_TOKEN,)
 _AT_ONCE_SECONDS = 0.0003
-"""A step that is waited for no longer had ended before: the device has waited for the host."""
+"""A step that is waited for no longer than this was done before: the device idled."""
 
 
 class StepPipeline:
@@ -46,14 +46,14 @@ class StepPipeline:
         self._patience = Patience(scheduler.prompt_budget)
         self._clock: StepClock | None = None
         self.trace: StepTrace | None = None
-        """Is told of every step, if somebody wants to know."""
+        """Records every step; None where nobody asked for that."""
 
     @property
     def is_busy(self) -> bool:
         return self._current is not None
 
     def time_steps(self) -> None:
-        """Tell requests when their steps were, from now on."""
+        """Note the times of steps in the logs of their requests from now on."""
         if self._clock is None:
             self._clock = StepClock()
 
@@ -86,7 +86,7 @@ class StepPipeline:
         return max(self._patience.seconds_for(self._current[0], has_prompts=has_prompts), 0.0)
 
     def finish(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
-        """Wait for what is in flight, after a step could not be submitted; nothing is then."""
+        """Wait for the step in flight, after another could not be submitted; leave none."""
         current, self._current = self._current, None
         return [] if current is None else self._finish(*current)
 

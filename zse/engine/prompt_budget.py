@@ -1,12 +1,17 @@
-"""How many tokens of prompts a step takes beside answers, by what steps were seen to take.
+"""Chunked prefill: how many prompt tokens a step computes beside decodes, from measured times.
 
-Who waits for his next token waits for the whole step, so a piece of a prompt beside answers is cut.
-How long it is depends on who waits. Where a crowd of prompts comes it is long while these are two
-for each answer, for few are held up; then it is little longer than else, so that most steps have a
-piece and answers go on at one pace, instead of standing still now and then. Where the device reads
-more within a time that nobody sees, it may be longer. What a step without prompts takes, and what a
-token of a prompt adds to it, are measured. Where nobody waits for a next token, steps are as large
-as the budget of tokens says: prompts are read fastest then.
+Every decode of a step waits for all of it, so the chunk of a prompt beside decodes is bounded. Its
+length depends on who waits:
+
+- A few prompts: up to ``well_at_once`` rows in all where as many sequences wait as decode, else up
+  to half of that.
+- Many prompts, at least two for each decoding sequence: long chunks, since few are held up.
+- Many prompts beside more decodes: chunks a little longer than usual, so that most steps have one
+  and answers go on at an even pace instead of stalling now and then.
+- In any case as long as the step stays within a time that nobody notices.
+- No decodes at all: as large as the token budget of a step, which reads prompts fastest.
+
+The time of a step without prompts, and what each prompt token adds to it, are measured.
 
 The lengths were tried on the scheduler alone (``scripts/bench/simulated_rows.py``).
 """
@@ -22,24 +27,25 @@ if TYPE_CHECKING:
     from zse.engine.chunks import ScheduledChunk
 
 STRETCH = 2.2
-"""Times what a step without prompts takes that one with a piece of a prompt may take."""
+"""A step with a chunk of a prompt may take this many times as long as one without."""
 LEAST_SECONDS = 0.016
-"""What it may take in any case: nobody sees it, and smaller pieces would make prompts slow."""
+"""A step may take so long in any case: nobody notices, and shorter chunks would slow prompts."""
 PROMPTS_EACH = 2
-"""Prompts that wait for each answer where few are held up by what many gain."""
+"""Waiting prompts for each decoding sequence from which on few are held up by what many gain."""
 LONGEST_SECONDS = 0.06
-"""What a step may take there: a glance."""
+"""What a step may take then."""
 CROWD_STEPS = 4
-"""Steps as a device computes them well that prompts must be worth to count as a crowd."""
+"""Prompts count as many (a crowd) when they fill so many steps of ``well_at_once`` rows."""
 CROWD_SHARE = 5 / 8
-"""Of what a device computes well, beside many answers."""
+"""Share of ``well_at_once`` that a step's rows may be where many decode beside a crowd."""
 ROUNDED_TO = 64
-"""A piece is a multiple of this, as tiles of queries are."""
+"""A chunk is a multiple of this, as the tiles of attention are."""
 _FEWEST_TOKENS = 256
-"""Of prompts in a step that tells what a token takes: fewer take what a step takes in any case."""
+"""Prompt tokens of a step from which on it tells what a token costs: fewer cost next to nothing
+beside the step itself."""
 _NEWEST_WEIGHS = 0.25
 _MOST_GROWTH = 1.5
-"""Times what was believed that a step counts as at most: who was interrupted tells nothing."""
+"""A measurement counts as at most so many times the estimate: longer ones were interruptions."""
 
 
 class PromptBudget:
@@ -47,7 +53,7 @@ class PromptBudget:
 
     Args:
         most_tokens: Of any step.
-        well_at_once: Rows that the device computes well at once: more are hardly quicker.
+        well_at_once: Rows of a step that use the device fully: more give hardly more throughput.
         now: Seconds of a clock.
     """
 
@@ -64,11 +70,11 @@ class PromptBudget:
         """When the steps in flight were handed over, by the identity of their chunks."""
         self._last_ended = now()
         self._last_was_over = False
-        """Whether it had ended before that, nobody knows when."""
+        """Whether it had ended at some unknown time before that."""
         self._plain: dict[int, float] = {}
         """Seconds of steps without prompts, by the power of two that holds their rows."""
         self._token_seconds = 0.0
-        """What a token of a prompt adds to a step; 0 until it was seen."""
+        """What a prompt token adds to a step; 0 until one was measured."""
 
     @property
     def last_ended(self) -> float:
@@ -80,10 +86,10 @@ class PromptBudget:
         self._submitted[id(chunks)] = began
 
     def done(self, chunks: Sequence[ScheduledChunk], *, was_over: bool = False) -> None:
-        """Note that the oldest step has ended; of two in flight it began when that before ended.
+        """Note that the oldest step has ended. With two in flight it began when the last one ended.
 
         Args:
-            was_over: Whether it had ended before anybody looked: it took less than it seems.
+            was_over: Whether it had ended before the host looked: the time is an upper bound.
         """
         ended = self.now()
         submitted = self._submitted.pop(id(chunks), self._last_ended)
@@ -102,13 +108,13 @@ class PromptBudget:
         """Note what a step took.
 
         Args:
-            num_rows: Of answers: tokens that are decoded, drafts.
-            num_tokens: Of prompts.
-            seconds: That it took.
-            is_bound: Whether it took so long at most.
+            num_rows: Decoded tokens and drafts.
+            num_tokens: Prompt tokens.
+            seconds: What it took.
+            is_bound: Whether that is an upper bound.
         """
         bucket = (num_rows - 1).bit_length()
-        if is_bound:  # which tells little, and nothing of what was never seen to its end
+        if is_bound:  # it can only lower an estimate that there is
             if not num_tokens and bucket in self._plain:
                 self._plain[bucket] = min(self._plain[bucket], seconds)
         elif not num_tokens:
@@ -118,9 +124,9 @@ class PromptBudget:
             self._token_seconds = _mixed(self._token_seconds, max(added, 0.0) / num_tokens)
 
     def expected_end(self, chunks: Sequence[ScheduledChunk]) -> float:
-        """Return when the oldest step in flight should end; 0 where nothing is known of its like.
+        """Return when the oldest step in flight should end; 0 before anything was measured.
 
-        It is rather too early than too late: few tokens take longer each than many.
+        Rather too early than too late: a token costs more in a short chunk than in a long one.
         """
         if not self._token_seconds:
             return 0.0
@@ -131,16 +137,16 @@ class PromptBudget:
         return began + plain + num_tokens * self._token_seconds
 
     def tokens_beside(self, num_rows: int, num_prompts: int, prompt_tokens: int) -> int:
-        """Return how many tokens of prompts may be computed beside rows of answers.
+        """Return how many prompt tokens a step may compute beside its decodes.
 
         Args:
-            num_rows: Of answers.
-            num_prompts: Who wait for their first token.
-            prompt_tokens: That are to be computed for these.
+            num_rows: Rows of decodes.
+            num_prompts: Sequences that wait for their first token.
+            prompt_tokens: What is left to compute of their prompts.
         """
         if not num_rows:
             return self._most_tokens
-        # Together with the rows beside it a piece fills tiles: one row more is a whole tile more.
+        # Chunk and decodes together fill whole tiles: one row more would cost a tile more.
         rows = self._rows_of_step(num_rows, num_prompts, prompt_tokens)
         piece = max(rows - num_rows, self._well_at_once // 4)
         if self._token_seconds:
@@ -150,7 +156,7 @@ class PromptBudget:
         return min(self._most_tokens, max(piece, 1))
 
     def _rows_of_step(self, num_rows: int, num_prompts: int, prompt_tokens: int) -> int:
-        """Return how many rows a step may have for who waits."""
+        """Return how many rows a step may have, decodes included."""
         well = self._well_at_once
         if prompt_tokens < CROWD_STEPS * well:
             return well if num_prompts >= num_rows else well // 2
@@ -165,14 +171,14 @@ class PromptBudget:
         return int(seconds / self._token_seconds) // ROUNDED_TO * ROUNDED_TO
 
     def _plain_seconds(self, num_rows: int) -> float:
-        """Return what so many rows take alone: as measured, or what the nearest number did."""
+        """Return the seconds of a step of decodes alone: measured for so many rows, or nearly."""
         bucket = (num_rows - 1).bit_length()
         nearest = min(self._plain, key=lambda known: abs(known - bucket), default=None)
         return 0.0 if nearest is None else self._plain[nearest]
 
 
 def _mixed(old: float, newest: float) -> float:
-    """Return what is believed after one more measurement."""
+    """Return a moving average with one more measurement in it."""
     if not old:
         return newest
     return old + _NEWEST_WEIGHS * (min(newest, old * _MOST_GROWTH) - old)

@@ -34,13 +34,14 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = MAX_ALTERNATIVES
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
-"""Of each: every token is held against them, in the thread that makes the tokens of all."""
+"""Of one stop string: every token is checked against all of them, in the engine's one thread."""
 MAX_STOP_TOKEN_IDS = 256
 _MAX_INT32 = 2**31 - 1
 _MAX_SHOWN = 200
 """Characters of a value that is refused."""
 _ALONE = -2
-"""Numbers of namespaces from here down are of what was computed alone; adapters have 0 and up."""
+"""Prefix namespaces of requests that are computed alone have numbers from here down; those of
+adapters have 0 and up."""
 _PENALTY_RANGE = (1e-6, 1e6)
 """Kernels compute in float32: a logit times or over what lies outside may not be a number."""
 

@@ -1,4 +1,4 @@
-"""The sequences that have blocks, and who of them would give theirs up for whom."""
+"""The running sequences in order of rank, and which of them may be preempted for another one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Running(list["Sequence"]):
     def __init__(self) -> None:
         super().__init__()
         self._priorities: dict[int, int] = {}
-        """How many there are of each priority."""
+        """Running sequences of each priority."""
 
     def admit(self, sequence: Sequence) -> None:
         """Take a sequence in, where its rank says."""
@@ -36,7 +36,7 @@ class Running(list["Sequence"]):
         return bool(self._priorities) and min(self._priorities) < priority
 
     def victims_of(self, urgent: Sequence) -> list[Sequence]:
-        """Return the sequences of lower rank and priority, the lowest rank first."""
+        """Return the sequences that may be preempted for one that waits, the lowest rank first."""
         victims: list[Sequence] = []
         for running in reversed(self):
             if running.rank > urgent.rank:

@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from zse.kv.cache import KVCache
 
 LAST_TOKENS = 64
-"""Of a prompt that are taken with the piece before them: a step of their own takes longer."""
+"""The last tokens of a prompt join the chunk before them, up to this many: a step of their own
+would take longer."""
 MOST_BESIDE = 256
-"""Tokens of a step that others are in flight beside: a prompt is in pieces, which stages share."""
+"""Most tokens of a step while others are in flight: a prompt is cut, so that all stages of a
+pipeline have some of it to compute."""
 
 
 def rank_of(*, priority: int, arrival: int, step: int, aging_steps: int) -> tuple[int, int]:
@@ -62,7 +64,7 @@ class Scheduler:
     Args:
         max_batch_tokens: Token budget of a step.
         max_sequences: Most sequences that run at once, at most the budget.
-        well_at_once: Rows that the device computes well at once.
+        well_at_once: Rows of a step that use the device fully; see ``PromptBudget``.
     """
 
     def __init__(
@@ -77,14 +79,14 @@ class Scheduler:
         self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
         self.prompt_budget = PromptBudget(max_batch_tokens, well_at_once)
-        """Told of each step, it says how much of prompts the next one takes beside answers."""
+        """Learns from the time of each step how many prompt tokens the next may take."""
         num_slots = min(max_sequences, max_batch_tokens)
         self._holding = Holding(cache, num_slots)
         self.waiting = WaitingLine()
         """Sequences without blocks."""
         self.running = Running()
         self.boarding = Boarding(cache, self.waiting, self.running, self._holding)
-        """Lets who waits run."""
+        """Admits waiting sequences."""
         self.num_preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -116,7 +118,7 @@ class Scheduler:
             As ``schedule_step``; empty also when the step in flight is better waited for.
         """
         if self._urgent() is not None:
-            return []  # it is admitted at others' cost, and that takes a host that knows all
+            return []  # admitting it preempts others, whose newest tokens must be known for that
         chunks = self._schedule_pending()
         return [] if chunks is None else self._fill(chunks)
 
@@ -188,7 +190,7 @@ class Scheduler:
             self._holding.give_back(BlockTable(blocks=replaced), sequence.last_step)
 
     def _note_states(self, chunk: ScheduledChunk) -> None:
-        """Let others start from the state that a chunk leaves; what it started from is free."""
+        """Publish the checkpoint of a state that a chunk saved; free the one it started from."""
         table = chunk.sequence.table
         assert table is not None
         if table.restored_from is not None:
@@ -211,8 +213,8 @@ class Scheduler:
     ) -> list[ScheduledChunk]:
         """Spend what decodes leave of the budget on drafts, prompts in progress, then arrivals.
 
-        Without ``most_tokens`` prompts take no more than what keeps the answers of the step waiting
-        for as long as ``prompt_budget`` allows.
+        Without ``most_tokens``, prompts get no more tokens than ``prompt_budget`` allows beside the
+        step's decodes, which wait for all of it.
         """
         prompts = [sequence for sequence in self.running if sequence.num_remaining > 1]
         beside = self._tokens_beside(len(chunks), prompts)
@@ -245,7 +247,7 @@ class Scheduler:
         return self.prompt_budget.tokens_beside(num_rows, len(waiting), tokens)
 
     def _cover(self, chunks: list[ScheduledChunk]) -> None:
-        """Have blocks for what layers with a window keep of the step; they are always there."""
+        """Allocate the blocks that sliding-window layers need; their pools never run dry."""
         for chunk in chunks:
             table, start = chunk.sequence.table, chunk.start
             assert table is not None
@@ -261,7 +263,7 @@ class Scheduler:
         return chunks
 
     def _schedule_pending(self) -> list[ScheduledChunk] | None:
-        """Let sequences in decode go on before their newest token is known; None: wait for it."""
+        """Plan decodes of sequences whose newest token is pending; None: wait for it first."""
         chunks: list[ScheduledChunk] = []
         num_left_out = 0
         for sequence in self.running:
@@ -276,7 +278,7 @@ class Scheduler:
             if self._has_room(sequence):
                 chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, "decode", 1))
             else:
-                return None  # somebody must be preempted, and that takes a host that knows all
+                return None  # a sequence must be preempted: the newest tokens must be known
         # A step of few rows takes nearly as long as one of all.
         return None if num_left_out > len(chunks) else chunks
 
@@ -310,7 +312,7 @@ class Scheduler:
         return self._cache.grow_table(table, num_tokens=num_tokens)
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Give a running sequence the block its next token needs, at others' cost if it must."""
+        """Give a running sequence the block its next token needs, preempting others for it."""
         while sequence.table is not None:
             if self._has_room(sequence):
                 return True
@@ -324,9 +326,9 @@ class Scheduler:
         self.add(sequence)
 
     def preempt_all(self) -> int:
-        """Have everybody wait again, with the tokens so far; return how many ran.
+        """Preempt every running sequence; return how many there were. Their tokens stay.
 
-        Nothing may be in flight. All blocks are nobody's then.
+        No step may be in flight. All blocks are free afterwards.
         """
         running = list(self.running)
         for sequence in reversed(running):
@@ -334,7 +336,7 @@ class Scheduler:
         return len(running)
 
     def _admit_urgent(self) -> None:
-        """Admit those whose turn it is at the cost of running sequences that matter less."""
+        """Admit sequences whose turn it is by preempting running ones of lower priority."""
         while (urgent := self._urgent()) is not None:
             while not (self.boarding.has_slot and self.boarding.admit(urgent)):
                 victims = self.running.victims_of(urgent)
@@ -343,7 +345,7 @@ class Scheduler:
                 self._preempt(victims[0])
 
     def _urgent(self) -> Sequence | None:
-        """Return the first in line where it fits at others' cost, and only so."""
+        """Return the first sequence in line if it fits by preemption, and in no other way."""
         if not self.waiting or not self.running.has_lower_than(self.waiting.top_priority):
             return None  # nearly always
         sequence = self.boarding.first_in_line()
@@ -372,4 +374,4 @@ class Scheduler:
 
 
 ContinuousBatchingScheduler = Scheduler
-"""Its name elsewhere."""
+"""An alias, for programs that know the class by this name."""
