@@ -59,9 +59,9 @@ class KVCache:
         """Tokens that sequences reused of what came from outside, by where it came from."""
 
     def resize(self, num_blocks: int, windows: Sequence[WindowGroup]) -> None:
-        """Begin with pools of so many blocks; no table is open, and what was cached is forgotten.
+        """Start again with empty pools of these sizes; no table may be open.
 
-        What lies in the host stays there.
+        Cached prefixes are forgotten, except those in host memory.
         """
         self.num_blocks = num_blocks
         self.checkpoints = (
@@ -171,9 +171,11 @@ class KVCache:
         return True
 
     def fits(self, most_tokens: int, leaving: Sequence[BlockTable] = ()) -> bool:
-        """Whether a sequence that grows to so many tokens can count on its windows.
+        """Whether the pools of windows have room for a sequence of so many tokens at its end.
 
-        Others that have some may leave first.
+        Args:
+            most_tokens: Its length at its end.
+            leaving: Tables that would be closed first.
         """
         return all(
             pool.fits(most_tokens, [table.windows[number] for table in leaving])
@@ -181,15 +183,15 @@ class KVCache:
         )
 
     def cover(self, table: BlockTable, *, start: int, end: int) -> None:
-        """Have blocks for what windows see of the tokens [start, end), which are computed next."""
+        """Allocate the window blocks of tokens [start, end), which the next step computes."""
         for pool, own in zip(self._windows, table.windows, strict=True):
             pool.advance(own, start)
             pool.grow(own, end)
 
     def advance(self, table: BlockTable, *, num_computed: int) -> None:
-        """Give back the blocks of windows that no token after so many sees.
+        """Free the window blocks that no token after ``num_computed`` sees.
 
-        Steps are computed in order, so whoever gets them next writes them after they were read.
+        Steps run in order on the device, so their next owner writes them after they were read.
         """
         for pool, own in zip(self._windows, table.windows, strict=True):
             pool.advance(own, num_computed)
@@ -235,11 +237,11 @@ class KVCache:
     def open_saved(
         self, token_ids: Sequence[int], *, namespace: Namespace, has_windows: bool
     ) -> BlockTable | None:
-        """Make the table of a prefix whose content comes from outside: its full blocks.
+        """Make the table of a prefix that is restored from a file or store: its full blocks.
 
-        Whoever asks fills the blocks behind ``num_reused_tokens`` and all blocks of ``windows``,
-        commits the table and closes it. Without ``has_windows`` there are none of these, and the
-        prefix can be gone on from only where a longer one ends.
+        The caller fills the blocks behind ``num_reused_tokens`` and all blocks of ``windows``,
+        commits the table and closes it. Without ``has_windows`` there are none of these: the prefix
+        is then only the beginning of longer ones, and no sequence can continue right behind it.
 
         Returns:
             The table, or None (and nothing taken) when there is no room.
@@ -261,7 +263,7 @@ class KVCache:
         )
 
     def windows_needed(self, num_tokens: int) -> list[int]:
-        """Return how many of the last blocks of so many tokens each window needs to go on."""
+        """Return how many of the last blocks of a prefix each window needs to continue it."""
         return [pool.needed(num_tokens // self.block_size) for pool in self._windows]
 
     def cached_runs(self) -> list[CachedRun]:
@@ -269,25 +271,25 @@ class KVCache:
         return self._tree.runs()
 
     def windows_beside(self, blocks: Sequence[int]) -> list[list[int]] | None:
-        """Return what each window keeps beside a prefix, of the blocks that its last token sees.
+        """Return each window's kept blocks of a prefix, as far back as the next token sees.
 
-        None where something of it is gone, so that the prefix could not be gone on from there.
+        None where one of them is gone, so that no sequence can continue the prefix there.
         """
         found = [pool.beside(blocks) for pool in self._windows]
         return None if any(each is None for each in found) else [each or [] for each in found]
 
     def touch(self, token_ids: Sequence[int], *, namespace: Namespace) -> None:
-        """Make a prefix the one that was used last."""
+        """Mark a prefix as the most recently used."""
         self._tree.match(token_ids, namespace=namespace)
 
     def note_origin(self, blocks: Sequence[int], origin: str) -> None:
-        """Remember where the content of cached blocks came from, to count what it spared."""
+        """Remember where cached blocks were restored from, to count the hits of each source."""
         self._origins.update(dict.fromkeys(blocks, origin))
 
     def next_checkpoint(self, table: BlockTable, num_computed: int, num_tokens: int) -> int:
-        """Return after how many of a sequence's tokens its state is worth keeping; 0 for nowhere.
+        """Return after how many tokens to save a sequence's state; 0 for not at all.
 
-        That is where its full blocks end, unless few have been computed since the last state.
+        That is at the end of its full blocks, unless few were computed since the last checkpoint.
         """
         if self.checkpoints is None or not self._keeps_prefixes:
             return 0
@@ -296,7 +298,7 @@ class KVCache:
         return end if end > num_computed and spared >= LEAST_BLOCKS else 0
 
     def keep_state(self, table: BlockTable, checkpoint: int, *, num_computed: int) -> None:
-        """Make a reserved checkpoint that of a table's first tokens, which fill whole blocks."""
+        """Attach a reserved checkpoint to the cached block that ends a table's first tokens."""
         assert self.checkpoints is not None
         last = num_computed // self.block_size
         is_cached = table.num_cached >= last

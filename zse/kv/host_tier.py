@@ -75,7 +75,7 @@ class HostTier:
         return digest in self._slots
 
     def hold(self, digests: Sequence[bytes]) -> None:
-        """Keep what is here, until ``let_go``: it was used just now."""
+        """Pin blocks until ``let_go``, and mark them as the most recently used."""
         self._held.update(digests)
         for digest in reversed(digests):  # so that ends are older than beginnings
             self._slots.move_to_end(digest)
@@ -88,7 +88,10 @@ class HostTier:
         self._host.bring([self._slots[digest] for digest in digests], blocks)
 
     def keep(self, digests: Sequence[bytes], blocks: Sequence[int]) -> None:
-        """Copy blocks that leave the pool, the first of them being the ones that left first."""
+        """Copy blocks that were evicted from the pool, in the order of their eviction.
+
+        Where there is no room for all, the last evicted, beginnings of texts, are kept.
+        """
         wanted: list[tuple[int, bytes]] = []
         for digest, block in zip(digests, blocks, strict=True):
             if digest in self._slots:
@@ -118,7 +121,7 @@ class HostTier:
         assert self._held <= self._slots.keys()
 
     def _take(self, count: int) -> list[int]:
-        """Return slots for so many blocks, or as many as there are that nobody holds."""
+        """Return up to ``count`` slots, evicting the least recently used that are not pinned."""
         taken: list[int] = []
         while len(taken) < count:
             if self._free:

@@ -1,7 +1,8 @@
-"""The device's blocks: free ones, those that the prefix tree keeps and, behind them, the host's.
+"""The device's KV blocks: free ones, cached prefixes and, as a second tier, those in host memory.
 
-Who asks for blocks gets free ones first. Then cached ones leave, the least recently used first;
-where there is a host tier they go there, and come back with the next text that begins so.
+An allocation takes free blocks first, then evicts cached ones, the least recently used first. Where
+there is a host tier, evicted blocks are copied there and come back with the next text that begins
+with them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from zse.kv.prefix import Namespace
 
 _LEAVING_AT_ONCE = 16
-"""Blocks that go to the host together, at the least."""
+"""Least number of blocks evicted to the host at a time: a copy of several costs less each."""
 
 
 class BlockPool:
@@ -27,8 +28,8 @@ class BlockPool:
     Args:
         num_blocks: Blocks on the device.
         block_size: Tokens a block.
-        tier: Where blocks go that are evicted; None: nowhere.
-        on_removal: Told of each block that is cached no more.
+        tier: Takes evicted blocks; None drops them.
+        on_removal: Called with each block that is cached no more.
     """
 
     def __init__(
@@ -70,7 +71,10 @@ class BlockPool:
     def in_host(
         self, token_ids: Sequence[int], reused: Sequence[int], *, namespace: Namespace
     ) -> list[tuple[bytes, Namespace]]:
-        """Return which blocks of a text behind its cached ones lie in the host, and hold them."""
+        """Return the blocks of a text that follow its cached ones in host memory, and pin them.
+
+        Each as its digest and its namespace; ``let_go`` unpins them.
+        """
         if self._tier is None:
             return []
         found = self.tree.behind(token_ids, reused, namespace=namespace, is_there=self._tier.has)
@@ -84,7 +88,7 @@ class BlockPool:
         fresh: Sequence[int],
         found: Sequence[tuple[bytes, Namespace]],
     ) -> int:
-        """Have blocks of a new table filled from the host, and cached; return how many."""
+        """Copy pinned blocks from the host into a new table's, and cache them; return how many."""
         if self._tier is None or not found:
             return 0
         self._tier.bring([digest for digest, _ in found], fresh[: len(found)])
@@ -98,7 +102,7 @@ class BlockPool:
         return len(found)
 
     def let_go(self, found: Sequence[tuple[bytes, Namespace]]) -> None:
-        """Undo the hold of ``in_host``."""
+        """Unpin what ``in_host`` returned."""
         if self._tier is not None:
             self._tier.let_go([digest for digest, _ in found])
 
@@ -117,7 +121,7 @@ class BlockPool:
         self._allocator.check_consistency([*owners, self.tree.blocks()])
 
     def _evict(self, num_blocks: int) -> None:
-        """Give up blocks; a tier gets them, some at a time, since a copy of several costs less."""
+        """Evict blocks, into the host tier where there is one."""
         if self._tier is None:
             self.tree.evict(num_blocks)
             return

@@ -4,16 +4,16 @@
     all of them       | 12       | 5        | 9         | 2         |
     a window of 5     |          |          | 3         | 0         |     t14 sees t10 and later
 
-Layers with the same window have a pool of their own. Blocks that a sequence leaves behind stay in
-it for others that begin with the same tokens, each beside the block of the prefix tree that has
-them, until the room is needed: what was passed on the way goes first, and last what stood at a
-sequence's end, or where a prefix has been found before. A prefix can be gone on from where the
-blocks of the window before its end are there; what lies further back no one reads.
+Layers with the same window share a pool. Blocks that slide out of a sequence's window stay cached
+for others that begin with the same tokens: each is linked to the block of the prefix tree with the
+same tokens ("beside" it). When room is needed, blocks that a sequence passed on its way are evicted
+first, and those at a sequence's end, or where a prefix has matched before, last. A prefix can be
+continued where the blocks of the window before its end are there; nothing further back is read.
 
-A pool has room for the windows of all sequences that run at once (``most_blocks``), or as many
-blocks as the pool of whole sequences, whose blocks its own stand beside. Where memory is too small
-for that, sequences count on their windows before they run (``fits``). So it never runs dry on the
-way, and nobody is preempted for it.
+A pool is large enough for the windows of all sequences that run at once (``most_blocks``), or has
+as many blocks as the main pool. Where memory does not suffice for that, a sequence reserves its
+window when it is admitted (``fits``). So a pool never runs dry later, and no sequence is preempted
+for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WindowGroup:
     num_blocks: int
     """Blocks of their pool, numbered from 0."""
     most_reserved: int | None = None
-    """Blocks that the windows of all sequences may come to; None: there is room for any."""
+    """Most blocks that running sequences may reserve together; None: all windows fit anyway."""
 
 
 @dataclass(kw_only=True)
@@ -55,11 +55,11 @@ class WindowTable:
     num_found: int = 0
     """Blocks of tokens that were there when the table was made."""
     num_reserved: int = 0
-    """Blocks that the sequence counts on."""
+    """Blocks that are reserved for the sequence."""
 
     @property
     def end(self) -> int:
-        """Blocks up to the last one, with those that are not seen any more."""
+        """Index behind its last block, counted from the start of the text."""
         return self.first + len(self.blocks)
 
 
@@ -100,24 +100,24 @@ class WindowPool:
         self._block_size = block_size
         self._allocator = BlockAllocator(group.num_blocks)
         self._beside: dict[int, int] = {}
-        """Of blocks of the prefix tree, which block of this pool has the same tokens."""
+        """By block of the prefix tree, the block of this pool with the same tokens."""
         self._kept: dict[int, int] = {}
-        """The same, the other way."""
+        """The inverse of ``_beside``."""
         self._passed: dict[int, None] = {}
-        """Kept blocks that no table has, the longest given back first."""
+        """Kept blocks that no table uses, evicted first; the one unused for longest comes first."""
         self._ended: dict[int, None] = {}
-        """The same of those that are worth more."""
+        """Likewise, but evicted last: a sequence ended here, or a prefix has matched before."""
 
     def free_blocks(self) -> list[int]:
         """Return the blocks whose content is of no use, ascending."""
         return self._allocator.free_blocks()
 
     def longest(self, blocks: Sequence[int], parent: WindowTable | None) -> int:
-        """Return how many of a prefix's blocks can be gone on from.
+        """Return after how many of a prefix's blocks a sequence can continue it.
 
         Args:
-            blocks: Those of whole sequences.
-            parent: Table of the sequence that they were taken from, if they are not the tree's.
+            blocks: The prefix's, in the main pool.
+            parent: Table of the sequence that they were taken from; None where the tree has them.
         """
         longest = run = 0
         for index in range(len(blocks)):
@@ -127,13 +127,13 @@ class WindowPool:
         return longest
 
     def needed(self, num_blocks: int) -> int:
-        """Return how many of so many full blocks the token behind them sees."""
+        """Return how many of a text's full blocks the token behind them sees."""
         return num_blocks - self._first_seen(num_blocks)
 
     def open_saved(self, end: int, num_blocks: int) -> WindowTable:
-        """Make the table of a text of full blocks whose content comes from outside.
+        """Make the table of a text of full blocks that is restored from a file or store.
 
-        It has those that the token behind block ``end`` sees; none where that is 0.
+        It gets the blocks that the token behind block ``end`` sees; none where that is 0.
         """
         first = self._first_seen(end) if end else num_blocks
         table = WindowTable(first=first, num_found=num_blocks)
@@ -141,16 +141,16 @@ class WindowPool:
         return table
 
     def beside(self, blocks: Sequence[int]) -> list[int] | None:
-        """Return the blocks that stand beside a prefix, from the first that its end sees on.
+        """Return the blocks kept for a prefix, from the first that the token behind it sees.
 
-        None where one of them is gone.
+        None where one of them was evicted.
         """
         first = self._first_seen(len(blocks))
         found = [self._beside.get(block) for block in blocks[first:]]
         return None if None in found else [block for block in found if block is not None]
 
     def fits(self, num_tokens: int, leaving: Sequence[WindowTable] = ()) -> bool:
-        """Whether a sequence of so many tokens can count on its window, once others have left."""
+        """Whether a window for so many tokens can be reserved once ``leaving`` are closed."""
         if self._most_reserved is None:
             return True
         left = sum(table.num_reserved for table in leaving)
@@ -159,9 +159,9 @@ class WindowPool:
     def open_table(
         self, blocks: Sequence[int], parent: WindowTable | None, *, most_tokens: int
     ) -> WindowTable:
-        """Make the table of a sequence that goes on from a prefix which ``longest`` allowed.
+        """Make the table of a sequence that continues a prefix, as far as ``longest`` allowed.
 
-        It grows to ``most_tokens``; ``fits`` has said so.
+        It reserves a window for ``most_tokens``, for which ``fits`` was true.
         """
         end = len(blocks)
         first = self._first_seen(end)
@@ -175,9 +175,9 @@ class WindowPool:
         return table
 
     def advance(self, table: WindowTable, num_computed: int) -> None:
-        """Give back what no token after so many sees, nor one after the last full block.
+        """Free the blocks that no token behind the last full block sees any more.
 
-        A sequence that shares the full blocks goes on from there.
+        Another sequence that shares the full blocks may continue from there.
         """
         first = self._first_seen(num_computed // self._block_size)
         if first <= table.first:
@@ -189,7 +189,7 @@ class WindowPool:
         table.first = first
 
     def grow(self, table: WindowTable, num_tokens: int) -> None:
-        """Make room for a sequence's tokens up to so many.
+        """Allocate blocks so that a table covers ``num_tokens`` tokens.
 
         Raises:
             EngineError: The pool is smaller than ``most_blocks`` said.
@@ -211,18 +211,18 @@ class WindowPool:
         table.blocks.extend(fresh)
 
     def keep(self, table: WindowTable, first: int, blocks: Sequence[int]) -> None:
-        """Offer a sequence's blocks to others, beside blocks that the prefix tree has now.
+        """Keep a sequence's blocks for reuse, linked to its blocks in the prefix tree.
 
         Where an equal one is kept already, the table changes over to it.
 
         Args:
             table: The sequence's.
-            first: Which of its blocks the first of these is.
-            blocks: Those of the tree, in token order.
+            first: Index of the first of these blocks in the sequence.
+            blocks: The tree's blocks from there on.
         """
         for place, beside in enumerate(blocks, start=first - table.first):
             if not 0 <= place < len(table.blocks):
-                continue  # it went before its tokens were known
+                continue  # it slid out of the window before its tokens were known
             own, kept = table.blocks[place], self._beside.get(beside)
             if kept is None:
                 self._allocator.share(own)
@@ -233,7 +233,7 @@ class WindowPool:
                 self._release(own, self._passed)
 
     def forget(self, beside: int) -> None:
-        """Keep a block no longer, if there is one beside this: it is cached no more."""
+        """Free the block kept for a block of the prefix tree, which is cached no more."""
         block = self._beside.pop(beside, None)
         if block is not None:
             del self._kept[block]
