@@ -38,7 +38,7 @@ class Shortcut(Protocol):
     """Takes deltas in the engine's thread, so that no task has to be woken for them."""
 
     def open(self, num_arrived: int) -> None:
-        """Take deltas from now on, where all that were not taken have arrived: in the loop.
+        """Take deltas from now on, if all that were not taken have arrived: in the loop.
 
         Args:
             num_arrived: Deltas that have come to the inbox; others are still on their way there.
@@ -48,13 +48,13 @@ class Shortcut(Protocol):
         """Take none any more; in any thread."""
 
     def begin_texts(self, index: int) -> None:
-        """Have tokens of a choice be texts from now on, where there is a form for it.
+        """Take tokens of a choice as texts from now on, where there is a form for it.
 
         In the engine's thread, as all that follows.
         """
 
     def end_texts(self, index: int) -> None:
-        """Have them be deltas again."""
+        """Take them as deltas again."""
 
     def take_text(self, index: int, text: bytes, now: float, *, at_once: bool) -> bool:
         """Take a token of a choice that adds text and nothing else.

@@ -72,7 +72,7 @@ def serve(
         if options.places:
             from zse.serve.admin.places import Places
 
-            Places(options.model, options.places)  # what is none is told now, not at a request
+            Places(options.model, options.places)  # a wrong one is an error now, not at a request
         if options.peering.share_weights:
             from zse.stream.peers.proof import read_secret
 
@@ -85,7 +85,7 @@ def serve(
     except ZSEError as error:
         return _refuse(error, settings)
     if opened.notice:
-        # Not a line of the log, which is kept and sent on: it holds a key.
+        # It holds a key, so it must not be in the log, which is kept and sent on.
         print(opened.notice, file=sys.stderr, flush=True)  # noqa: T201
     state = AppState(
         ledger=ledger, options=options, access=opened.access, audit=audit, settings=settings

@@ -161,13 +161,15 @@ class Generation:
         frames_of: Callable[[int, Delta], Iterable[bytes]],
         around: Callable[[int], tuple[bytes, bytes] | None] | None = None,
     ) -> None:
-        """Let frames go to a sink without ``deltas``, where nobody else need see them.
+        """Let the engine's thread write frames straight to a sink, past ``deltas``.
+
+        Only of a single prompt: the frames of several are merged by ``deltas``.
 
         Args:
-            sink: Where they go; None where all are made of what ``deltas`` yields.
+            sink: Where frames are written; None: ``deltas`` yields everything.
             frames_of: Makes the frames of a choice's delta, in the engine's thread or the loop.
-            around: What stands around a choice's text, as ``Shortcut`` has it; None where a token's
-                text alone does not make its frame.
+            around: Returns the bytes before and behind a choice's text in a frame, as ``Shortcut``
+                has it; None where a frame is more than the text of its token.
         """
         if sink is None or len(self._order.prompts) > 1:
             return
@@ -194,7 +196,7 @@ class Generation:
         self._state.num_answering += 1
         self._model.uses.begin()
         try:
-            # What merges would cost every token of a single prompt another generator.
+            # A single prompt needs no merging, which would cost each token one generator more.
             if len(self._order.prompts) == 1:
                 async with aclosing(self._one(0, room)) as source:
                     async for delta in source:
@@ -215,7 +217,7 @@ class Generation:
             self._report()
 
     async def _begin(self) -> Room:
-        """Charge the caller for what it may use, and take the room for it."""
+        """Charge the caller for the tokens that it may use, and take room in the queue."""
         order = self._order
         each = order.params.max_tokens or self._model.max_context
         self._charge = await order.account.begin(
@@ -230,7 +232,7 @@ class Generation:
             raise
 
     def _room(self) -> Room:
-        """Take the room over that was taken for this work, or take it now."""
+        """Take over the room that was admitted for this work before, or admit it now."""
         room = self._order.room
         if room is None or not room.is_open:
             room = self._state.admit(self._num_admitted, tenant=self._order.caller.tenant)
@@ -260,12 +262,12 @@ class Generation:
             self._watch.choice_ended(reason)
 
     def _count_passed(self) -> None:
-        """Count what went past ``deltas`` so far."""
+        """Count the tokens that were written past ``deltas`` so far."""
         if self._shortcut is not None:
             self._shortcut.count()
 
     def _count_texts(self, moments: Sequence[float]) -> None:
-        """Count tokens that became text and no delta, each at its moment; none is a first one."""
+        """Count tokens that were written as text, without a delta, by when each of them came."""
         self._completion_tokens += len(moments)
         self._watch.pieces(moments)
 

@@ -149,7 +149,7 @@ class Sharing:
         threading.Thread(target=self._listen, name="peers-listen", daemon=True).start()
 
     def announce(self, announcement: Neighbours) -> None:
-        """Be told of on a network from now on, until the end."""
+        """Keep an announcement on the network open until this is closed."""
         self._announcement = announcement
 
     def close(self) -> None:

@@ -125,20 +125,20 @@ class AppState:
         self.audit = audit or AuditLog()
         self.options = options or ServeOptions()
         self.settings = settings or Settings(serve=self.options)
-        """What a further model is loaded with."""
+        """Settings that further models are loaded with."""
         self.metrics = Metrics(self, self.options.telemetry)
         self.tracing: Tracing | None = None
         """Where spans go; None where nobody collects them."""
         self.models = ModelTable()
         self.fleet: Fleet | None = None
-        """Brings models that are not there; None where those that are there are all."""
+        """Loads models on demand; None where no model comes and goes by itself."""
         self.history = History()
         self.presence = Presence.HERE
         self.admission = Admission(
             self._limits, on_refusal=lambda: self.metrics.count("rejections")
         )
         self.num_answering = 0
-        """Answers that are being handed over: their clients have not got all of them."""
+        """Answers whose clients have not received all of them yet."""
         self.terminate = asyncio.Event()
         """Set when draining ran out of time: streams end with an error event."""
         self.is_arriving = False
@@ -146,9 +146,9 @@ class AppState:
         self._parts: dict[type, Any] = {}
 
     def one_of(self, kind: type[Part]) -> Part:
-        """Return the server's one object of a kind, made of this state when it is first asked for.
+        """Return the server's only object of a kind, making it of this state at its first use.
 
-        What only some requests need is neither imported nor made before one comes.
+        So what only some requests need is neither imported nor made before one of them comes.
         """
         if kind not in self._parts:
             self._parts[kind] = kind(self)

@@ -90,7 +90,7 @@ class Fleet:
         return list_models(self._state.models, self.seats)
 
     def refuse_closed(self) -> None:
-        """Refuse what cannot be answered until somebody wakes the server.
+        """Refuse requests while the server sleeps until an admin wakes it.
 
         Raises:
             SleepingError: An admin put it to sleep.
@@ -144,7 +144,7 @@ class Fleet:
         return waiter
 
     async def bring(self, seat: Seat) -> None:
-        """Have a model brought as a request would.
+        """Bring a model as a request for it would.
 
         Raises:
             ZSEError: It cannot be.
@@ -173,7 +173,7 @@ class Fleet:
         seat.is_pinned = is_pinned
 
     async def run(self) -> None:
-        """Do what nobody asks for, once the server has started: bring what is pinned, sleep."""
+        """Work in the background once the server has started: bring pinned models, fall asleep."""
         while self._state.is_starting:
             await asyncio.sleep(_LOOK_SECONDS)
         await self._bring_pinned()
@@ -190,7 +190,7 @@ class Fleet:
                     LOG.warning("a pinned model is missing: %s", error, extra={"model": seat.name})
 
     def _here(self, name: str) -> LoadedModel | None:
-        """Return what answers to a name now; an alias of another is not meant by a model's own."""
+        """Return the loaded model of a name; a model's own name never means another's alias."""
         seat = self.seats.get(name)
         is_absent = seat is not None and self.moves.entry_of(seat) is None
         return None if is_absent else self._state.models.answering(name)

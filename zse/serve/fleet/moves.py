@@ -1,4 +1,4 @@
-"""Models on their way in and out: room is made, one is loaded, and others come back if it fails."""
+"""Loading and unloading of models: makes room, loads one, brings others back where that fails."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _NEWEST_WEIGHT = 0.3
 
 
 class NobodyWaitsError(Exception):
-    """All who waited for a model have left before it came; those who left for it are there."""
+    """No request waits for a model any more; the models that made room for it are back."""
 
 
 class Moves:
-    """Moves one model at a time: whoever does holds ``moving``.
+    """Loads and unloads models, one at a time: the caller holds the lock ``moving``.
 
     Args:
         seats: Of the models that may leave, by their names.
@@ -63,7 +63,7 @@ class Moves:
         """What bringing a model lately took, waiting for others included."""
 
     def tell(self) -> None:
-        """Have whoever waits look again: a model became free, or somebody asked for another."""
+        """Wake whoever waits for room: a model became idle, or another one was asked for."""
         self._news.set()
 
     def entry_of(self, seat: Seat) -> TableEntry | None:
@@ -95,7 +95,7 @@ class Moves:
             ZSEError: It cannot be loaded; those who left for it are there again.
             NobodyWaitsError: Nobody waits for it any more; likewise.
         """
-        with short_turns(START_TURN_SECONDS):  # a few threads of a load wait for each other
+        with short_turns(START_TURN_SECONDS):  # the threads of a load hand the GIL to each other
             await self._bring(seat)
 
     async def _bring(self, seat: Seat) -> None:
@@ -108,7 +108,7 @@ class Moves:
         try:
             await self._make_room(seat, estimate, since, gone)
             await self._load(seat, estimate)
-        except Exception:  # the end of the server is none: nobody waits for those who left
+        except Exception:  # not a cancellation: when the server ends, nothing is brought back
             self._give_up_retained()
             await self._bring_back(gone)
             raise
@@ -162,7 +162,7 @@ class Moves:
 
     @property
     def _shares(self) -> int:
-        """Among how many models, this one included, the memory that is left is shared out."""
+        """Among how many models, this one included, the free memory is divided."""
         places = min(self._state.options.fleet.max_resident or 1, len(self._seats))
         return max(1, places - len(self._state.models))
 
@@ -182,7 +182,7 @@ class Moves:
                 LOG.warning("an adapter is missing: %s", error, extra={"adapter": name})
 
     async def _bring_back(self, gone: list[Seat]) -> None:
-        """Load those again who left in vain; the last one that was asked first."""
+        """Load the models again that made room in vain, the last one to leave first."""
         for seat in reversed(gone):
             self._ledger = Ledger.of_model()
             try:
@@ -222,7 +222,7 @@ class Moves:
             raise NobodyWaitsError
 
     def _give_up_retained(self) -> None:
-        """Give back what a model left that nobody has taken."""
+        """Free what a model left on the device for its successor, if it was not used."""
         retained, self._retained = self._retained, None
         if retained is not None:
             retained.give_up()
@@ -232,7 +232,7 @@ class Moves:
             return True  # the place of one of the same shape
         state, most = self._state, self._state.options.fleet.max_resident
         if not len(state.models):
-            return True  # nobody is in the way; loading says what does not fit
+            return True  # nothing can be unloaded for it: loading says whether it fits
         if most and len(state.models) >= most:
             return False
         room = await asyncio.to_thread(room_for_models, state.options, state.models)
@@ -304,7 +304,7 @@ class Moves:
         await asyncio.to_thread(self._end, entry, file)
 
     def _end(self, entry: TableEntry, wanted: Path | None) -> None:
-        """Close a model; a wanted one of the same shape is on its way into its place then."""
+        """Close a model; where the next has the same shape, begin to load it in its memory."""
         phase = self._ledger.phase
         if wanted is not None:
             with phase("retain"):

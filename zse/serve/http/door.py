@@ -1,7 +1,7 @@
-"""The door: what all connections share. How many there may be, who rests, whose time is up.
+"""The door: limits that all connections share: how many, which are idle, whose deadline has passed.
 
-Deadlines are looked after by one sweep over all connections a few times a minute's fraction, not
-by a timer for each: a token that is written sets no timer.
+Deadlines are checked by one sweep over all connections, several times within the shortest of them,
+and not by a timer each: writing a token sets no timer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_EXTRA = 32
 """Connections past the limit that are listened to for a moment: they may be health checks."""
 EXTRA_SECONDS = 2.0
 _SWEEPS = 8
-"""Within the shortest of the deadlines."""
+"""Sweeps within the shortest of the deadlines."""
 
 
 class TooManyConnectionsError(OverloadedError):
@@ -65,8 +65,8 @@ class Door:
         self.max_connections = connection_limit(options.max_connections)
         self._inside: set[Visitor] = set()
         self._resting: dict[Visitor, float] = {}
-        """Between requests, or before the first byte of the first, and since when; the longest
-        first."""
+        """Idle connections, the longest idle first, and since when: between requests, or before the
+        first byte of the first."""
         self._extra: dict[Visitor, None] = {}
         shortest = min(options.read_timeout, options.write_timeout, options.keep_alive_timeout)
         self._sweep_seconds = min(1.0, max(0.02, shortest / _SWEEPS))
@@ -75,10 +75,10 @@ class Door:
         self._has_slept = False
 
     def enter(self, visitor: Visitor) -> bool:
-        """Take in a connection; return whether there is room for it.
+        """Count a new connection in; return whether there was room for it.
 
-        Where there is none, whoever has rested longest goes. When nobody rests, the connection
-        is an extra one: it has a moment to prove that it is a health check.
+        Where there is none, the longest idle connection is closed. When none is idle, the new one
+        is an extra: it has a moment to prove that it is a health check.
         """
         if self._sweeper is None:
             self._arm()

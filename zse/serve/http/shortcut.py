@@ -1,8 +1,9 @@
-"""The short way of a token: from the engine's thread to the socket, past the loop.
+"""The fast path of a token: from the engine's thread straight to the socket, past the event loop.
 
-While whoever writes an answer has nothing to do but wait for its next token, the connection is lent
-to the engine's thread: nothing is woken for a token. One lock says whose it is. The loop takes it
-back before it does anything with the connection itself, and what a socket did not take is its, too.
+While the task that writes an answer only waits for the next token, its connection is lent to the
+engine's thread, which writes to the socket itself: no task is woken for a token. A lock says who
+has it. The loop takes the connection back before it writes or closes, and with it the bytes that
+the socket did not accept.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 
 _COUNTED_TOGETHER = 32
-"""Tokens that are told of at once: what counts them is then found in the caches."""
+"""Tokens that are counted in one go, so that the code for it is in the processor's caches."""
 _MOST_BEGINNINGS = 64
-"""Of a choice's chunks, by the length of the text: those of a token are short."""
+"""Chunk headers that are kept for a choice, one for each length of text: tokens are short."""
 
 
 class _TextForm:
-    """What stands around a text in the chunks of one choice."""
+    """The constant bytes around a text in the chunks of one choice."""
 
     __slots__ = ("_before", "_length", "beginnings", "end")
 
@@ -38,11 +39,11 @@ class _TextForm:
         self._before = before
         self._length = len(before) + len(behind)
         self.beginnings: dict[int, bytes] = {}
-        """By the length of the text, which the size of the chunk is made of."""
+        """What comes before a text, by the text's length, which the chunk's size follows from."""
         self.end = behind + b"\r\n"
 
     def beginning(self, num_bytes: int) -> bytes:
-        """Return what stands before a text of so many bytes, where it was never asked for."""
+        """Make, and keep, what comes before a text of so many bytes."""
         made = b"%x\r\n%b" % (self._length + num_bytes, self._before)
         if len(self.beginnings) < _MOST_BEGINNINGS:
             self.beginnings[num_bytes] = made
@@ -50,12 +51,12 @@ class _TextForm:
 
 
 class Shortcut:
-    """Writes what one answer's deltas are to its client, while it is open.
+    """Writes the frames of one answer to its client, while it is open.
 
-    Most tokens add text and nothing else. Of these there are no deltas: what stands around the text
-    in the frames of a choice is asked for once, and a token is its JSON text between the two. A
-    token that comes after a sleep finds the caches cold, so what counts is how little it touches:
-    this object, the form of its choice and a lock.
+    Most tokens add text and nothing else. For these no delta is made: the bytes around the text of
+    a choice's frames are asked for once, and a token is its JSON text between them. After the wait
+    for a step the processor's caches are cold, so a token touches as little as it can: this object,
+    the form of its choice and a lock.
 
     Args:
         sink: Lends the connection.
@@ -63,7 +64,7 @@ class Shortcut:
             thread, and never while the loop makes frames of the same answer.
         around: Returns what stands before and behind the JSON text of a choice in a frame that
             adds text alone; None while there is no such frame. Called by the engine's thread, too.
-        count: Told when tokens came that became no delta, some at once; likewise.
+        count: Called with the times of tokens that became no delta, several at a time; likewise.
     """
 
     __slots__ = (
@@ -84,16 +85,16 @@ class Shortcut:
         self._around = around
         self._count = count
         self._plain: dict[int, _TextForm | None] = {}
-        """Choices whose tokens may be texts, and what stands around them where that is known."""
+        """Choices whose tokens may be written as texts; with their form, once it is known."""
         self._forms: dict[int, _TextForm] = {}
-        """Of all choices that were asked for; of those that are plain, they are found there."""
+        """The forms made so far, of all choices."""
         self._uncounted: list[float] = []
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         """Of the socket; None while it is closed."""
         self._rest = b""
-        """What was taken and is not written; while it is open, not for long."""
+        """Bytes that were taken and not written yet."""
         self._num_left = 0
         """Deltas that went to the inbox."""
         self.written_at = 0.0
@@ -102,14 +103,14 @@ class Shortcut:
     # --- called in the loop ---------------------------------------------------------------------
 
     def open(self, num_arrived: int) -> None:
-        """Let the engine's thread write, where all that it left to the inbox has arrived there."""
+        """Let the engine's thread write, if all deltas that it sent to the inbox have arrived."""
         descriptor = self._sink.lend(self)
         with self._lock:
             if num_arrived == self._num_left:
                 self._descriptor = descriptor
 
     def close(self) -> None:
-        """Let it write no more; when this returns, it does not. Any thread may call it."""
+        """Stop the engine's thread from writing; it does not once this returns. In any thread."""
         with self._lock:
             self._descriptor = None
 
@@ -121,12 +122,12 @@ class Shortcut:
             return rest
 
     def count(self) -> None:
-        """Tell of the tokens that came since the last time."""
+        """Count the tokens that came since the last time."""
         with self._lock:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell of them; under the lock, as all that counts is."""
+        """Count them; the lock is held, as for all counting."""
         uncounted, self._uncounted = self._uncounted, []
         if uncounted and self._count is not None:
             self._count(uncounted)
@@ -134,17 +135,17 @@ class Shortcut:
     # --- called by the engine's thread ----------------------------------------------------------
 
     def begin_texts(self, index: int) -> None:
-        """Have tokens of a choice be texts from now on, where there is a form for it."""
+        """Write tokens of a choice as texts from now on, where there is a form for it."""
         self._plain[index] = self._forms.get(index)
 
     def end_texts(self, index: int) -> None:
-        """Have them be deltas again."""
+        """Make deltas of them again."""
         self._plain.pop(index, None)
 
     def take_text(self, index: int, text: bytes, now: float, *, at_once: bool) -> bool:
-        """Make the chunk of a token of a choice that adds a JSON text, for ``write`` or written.
+        """Take a token that adds a JSON text to a choice; it is written at once, or by ``write``.
 
-        False where it must be a delta. That closes nothing: the delta may be taken yet.
+        False where it must be a delta instead, which ``take`` may still accept.
         """
         form = self._plain.get(index) or self._found_form(index)
         if form is None:

@@ -28,9 +28,9 @@ LOG = logging.getLogger("zse.serve")
 Result = TypeVar("Result")
 
 FRAMES = "zse.frames"
-"""The extension of the scope that holds a ``FrameSink``: eight calls less for every token."""
+"""The extension of the ASGI scope that holds a ``FrameSink``, which spares a token eight calls."""
 BURST_SECONDS = 0.001
-"""Frames that follow sooner are likely of the same step of the engine, and go out together."""
+"""Frames closer together are likely of the same step of the engine, and are sent together."""
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
 _HEADERS = {
@@ -69,7 +69,7 @@ async def race(
 
 
 def _nothing() -> None:
-    """Stand in where nobody is asked."""
+    """Allow everything: the stand-in where no key is checked."""
 
 
 async def nobody() -> Message:
@@ -84,17 +84,17 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class FrameSink(Protocol):
-    """Where frames may go past the wrappers, once they have seen the head of the answer."""
+    """Writes frames past the ASGI wrappers, which have seen the head of the answer by then."""
 
     @property
     def written_at(self) -> float:
-        """When a frame was written by whom it is lent to, on ``time.perf_counter``."""
+        """When a borrower last wrote a frame, on ``time.perf_counter``."""
 
     def take(self, frame: bytes, *, waits: bool) -> bool:
-        """Write a frame, or let it wait for others of this tick of the loop.
+        """Write a frame at once, or with others of this turn of the loop where it ``waits``.
 
         Returns:
-            False where it must be sent as all else is.
+            False where it must be sent by the usual way.
         """
 
     def lend(self, borrower: Shortcut) -> int | None:
@@ -105,7 +105,7 @@ class FrameSink(Protocol):
         """
 
     def take_back(self) -> None:
-        """Have who borrowed write no more, and write what it could not."""
+        """End a loan, and write what the borrower could not."""
 
 
 class EventStream:
@@ -113,12 +113,12 @@ class EventStream:
 
     The first frame is awaited before the headers are sent, so that a refusal by the engine still
     gets its own status; after ``keep_alive_seconds`` of silence the stream opens with a comment.
-    A stream whose key was removed meanwhile ends in an error as soon as that is looked at.
+    A stream whose caller's key is removed meanwhile ends in an error at the next check.
 
     Args:
         frames: Whole events, each ending in a blank line; closed when the response ends.
-        keep_alive_seconds: Longest silence before a comment is sent, or a ping where there is one,
-            and how often the caller's key is looked at.
+        keep_alive_seconds: Longest silence before a comment, or the protocol's ping, is sent; also
+            how often the caller's key is checked.
         failure: Makes the last event of a stream that failed; None leaves it to the route's
             protocol.
     """
@@ -156,7 +156,7 @@ class EventStream:
             await self._fail(error, scope, receive, send)
 
     async def _produce_as_long_as_it_may(self, send: Send) -> None:
-        """Produce until the caller may no longer."""
+        """Produce until the caller's key is refused, which is raised then."""
         try:
             await self._produce(send)
         except asyncio.CancelledError:
@@ -204,7 +204,7 @@ class EventStream:
     async def _tick(self, send: Send, producer: asyncio.Task[None] | None) -> None:
         """Send a comment whenever the stream has been silent for too long.
 
-        As often it is asked whether the caller's key still lets in; once it does not, that is all.
+        The caller's key is checked as often; where it is refused, the producer is cancelled.
         """
         while True:
             try:
