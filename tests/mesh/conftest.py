@@ -33,8 +33,8 @@ def facts_of(name):
 class Answers:
     """Requests to an engine, driven step by step."""
 
-    def __init__(self, runner, options):
-        self.core = EngineCore(runner, options, eos_token_ids=())
+    def __init__(self, runner, options, **core):
+        self.core = EngineCore(runner, options, eos_token_ids=(), **core)
         self.texts = {}
         self._numbers = count()
 
@@ -77,7 +77,7 @@ class TestMesh:
         self.nodes[name] = node.start()
         return node
 
-    def join(self, least=None, **options):
+    def join(self, least=None, begin_speculation=None, **options):
         load = load_options(**{**LOAD, **options.pop("load", {})})
         setup = MeshSetup(
             secret=SECRET,
@@ -87,7 +87,7 @@ class TestMesh:
             **options,
         )
         runner = join_mesh(self.reader, "tiny", load, setup)
-        self.answers = Answers(runner, load)
+        self.answers = Answers(runner, load, begin_speculation=begin_speculation)
         return self.answers
 
     def join_processes(self):

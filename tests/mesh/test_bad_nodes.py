@@ -149,6 +149,29 @@ def test_a_partition_that_heals_brings_the_node_back_and_what_it_still_says_is_v
     assert list(mesh.answers.run().values())[len(requests) :] == list(expected.values())
 
 
+def test_two_nodes_that_do_not_reach_each_other_cost_no_token_though_the_front_reaches_both(
+    make_mesh, alone
+):
+    requests = requests_of(17)
+    mesh = make_mesh(3)
+    direct = mesh.nodes["n1"].address
+    mesh.join()
+    until(lambda: all_ready(mesh))
+    wire = SlowWire(direct, 1e9)
+    with mesh.front._lock:
+        mesh.front.peers.by_name["n1"].address = wire.address  # for the other nodes alone
+        mesh.front._give_order()
+    ask_all(mesh, requests)
+    mesh.answers.run(steps=6)
+    until(lambda: all_ready(mesh))
+    wire.is_cut = True
+    assert mesh.answers.run() == alone(requests)
+    assert mesh.front.num_failovers >= 1
+    until(lambda: all_ready(mesh) and len({duty.node for duty in mesh.front.duties}) == 3)
+    assert mesh.front.peers.by_name["n1"].address == direct
+    wire.close()
+
+
 def test_a_front_that_reaches_nobody_for_a_while_goes_on_when_the_wires_heal(wires, alone):
     """One node is given up, with the other nothing can be lost: it is waited for."""
     mesh, cut = wires

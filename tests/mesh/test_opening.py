@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from range_server import serving
 
 from zse.engine.opening import open_file
 from zse.errors import DeviceError, MeshError
@@ -54,6 +56,40 @@ def test_a_node_takes_kernels_and_memory_as_its_own_settings_say(
         opener(load_settings(), device="cuda:1")(ask())
     assert (seen[0].name, seen[0].kernels) == ("cuda:1", "/packs/of/this/node.zkp")
     assert seen[0].vram_gib == 7.5
+
+
+def test_a_node_reads_from_a_store_what_it_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ZSE_CACHE_DIR", str(tmp_path / "cache"))
+    settings = load_settings()
+    with open_file("tiny", load_options(**LOAD), settings) as reader:
+        data = Path(reader.path).read_bytes()
+    with serving("/models/of-all.zse", data) as server:
+        opens = opener(settings, model=f"{server.url}/models/of-all.zse", threads=1)
+        opens(ask()).close()
+        num_requests = len(server.requests)
+        assert num_requests
+        opens(ask()).close()
+        assert len(server.requests) <= num_requests + 1  # it has it: at most its version is asked
+    assert any((tmp_path / "cache").rglob("*.zse"))
+
+
+def test_a_node_with_a_gpu_has_the_whole_file_on_its_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server on a GPU would be fed from the store: a stage is read in place."""
+    monkeypatch.setattr(opening, "open_on_gpu", lambda *parts: parts[3])
+    seen = []
+
+    def opened(name: Any, options: Any, settings: Any) -> Any:
+        seen.append(options.device.name)
+        return open_file(name, options, settings)
+
+    monkeypatch.setattr(opening, "open_file", opened)
+    monkeypatch.setattr(opening, "kind_of", lambda part: part.device.name)
+    assert opener(load_settings(), device="cuda:1")(ask()).device.name == "cuda:1"
+    assert seen == ["cpu"]
 
 
 def gpus(*problems: DeviceError | None) -> Any:

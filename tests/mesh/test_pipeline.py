@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from mesh_requests import all_ready, requests_of, until
 
+from zse.engine.drafting.opening import speculator_of_texts
 from zse.mesh.membership import Standing
 
 
@@ -31,6 +32,22 @@ def test_a_node_that_is_gone_costs_no_token(make_mesh, alone, lost):
     assert mesh.front.num_failovers == 1
     assert mesh.front.membership.members[lost].standing is Standing.DEAD
     assert lost not in {duty.node for duty in mesh.front.duties}
+
+
+@pytest.mark.parametrize("lost", ["", "n1"])
+def test_guesses_are_checked_by_all_stages_in_one_step_and_change_no_token(make_mesh, alone, lost):
+    requests = [([5, 6, 7, 8] * 6, {"max_tokens": 60})]
+    mesh = make_mesh(3)
+    answers = mesh.join(begin_speculation=speculator_of_texts)
+    for prompt, params in requests:
+        answers.ask(prompt, **params)
+    answers.run(steps=12)
+    until(lambda: all_ready(mesh))
+    if lost:
+        mesh.nodes.pop(lost).close()
+    assert answers.run() == alone(requests)
+    assert answers.core.stats().speculation.accepted_tokens > 0
+    assert mesh.front._flight.submitted < 60  # else each token took a step
 
 
 def test_the_best_plan_of_measured_nodes_is_followed(make_mesh, alone):

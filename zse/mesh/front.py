@@ -20,6 +20,7 @@ from zse.mesh.flight import Flight
 from zse.mesh.frames import Frame, Kind
 from zse.mesh.judging import Judge
 from zse.mesh.lateness import Feeding, Gap, holder_of, is_at_work
+from zse.mesh.leftovers import Leftovers
 from zse.mesh.membership import Standing
 from zse.mesh.messages import AskOpen, Done, Order, Place, StepHead, encode
 from zse.mesh.peers import Peers, describe
@@ -74,6 +75,7 @@ class Front:
         self.epoch = 0
         self._order_time = 0.0
         self._feeding, self._gap = Feeding(), Gap()
+        self._leftovers = Leftovers(self.peers)
         self.num_failovers = 0
         self.last_failover_seconds = 0.0
         self._rejoining = Rejoining(self.peers, finder, self._slow_addresses)
@@ -107,6 +109,10 @@ class Front:
             self._give_order()
         for thread in self._threads:
             thread.start()
+
+    def note_problem(self, node: str, problem: str) -> None:
+        """Say in ``describe`` what a node cannot do; until it can."""
+        self._problems[node] = problem
 
     def close(self) -> None:
         self._stop.set()
@@ -310,6 +316,7 @@ class Front:
             refused = {key for key, until in self._refused.items() if until > now}
             found = next_standby(self.duties, alive, refused)
             if found is None:
+                self._leftovers.close(self.duties, self.epoch)
                 return
             self._is_opening = True
             peer, duty = self.peers.by_name[found[1]], self.duties[found[0]]
@@ -330,7 +337,7 @@ class Front:
                     self._give_order()
         except ZSEError as error:
             _LOG.warning("%s cannot stand by for layers %s: %s", peer.name, duty.layers, error)
-            self._problems[peer.name] = f"it cannot stand by for layers {duty.layers}: {error}"
+            self.note_problem(peer.name, f"it cannot stand by for layers {duty.layers}: {error}")
             self._refused[peer.name, place] = time.monotonic() + _SLOW_SECONDS
         finally:
             self._is_opening = False

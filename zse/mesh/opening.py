@@ -85,7 +85,8 @@ def opener(
             raise MeshError(f"a front asks for options that are not known: {sorted(unknown)}")
         options = load_options(**ask.options)
         options = with_values(options, {**own, "device": device, "threads": threads})
-        reader = open_file(model or ask.model, options, settings)
+        # All of it lies here, whatever computes: a stage is read in place, not as it arrives.
+        reader = open_file(model or ask.model, with_values(options, {"device": "cpu"}), settings)
         try:
             if not isinstance(reader, ZSEReader):
                 raise UnsupportedModelError(f"{reader.path} is no file of this machine")
