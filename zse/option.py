@@ -88,9 +88,12 @@ class Option:
     @property
     def meaning(self) -> str:
         """What it is, its unit, what may be given and what nothing means: one sentence."""
-        text = f"{self.help}, in {self.unit}" if self.unit else self.help
-        if self.choices:
-            text += f": {', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        if not self.choices:
+            return self._sentence()
+        return self._sentence(f": {', '.join(self.choices[:-1])} or {self.choices[-1]}")
+
+    def _sentence(self, choices: str = "") -> str:
+        text = (f"{self.help}, in {self.unit}" if self.unit else self.help) + choices
         if self.kind is tuple:
             text += "; may be given several times, and with commas"
         if self.unset:
@@ -99,9 +102,18 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """The meaning, and the variables and the default that hold without the flag."""
-        held = [*self.variables, *([f"else {self.default}"] if self.default else [])]
-        return f"{self.meaning}  [{', '.join(held)}]"
+        """What a flag's help says: choices stand beside its name; variables and default here."""
+        held = [*self.variables, *([f"else {self._usual}"] if self._usual else [])]
+        return f"{self._sentence()}  [{', '.join(held)}]"
+
+    @property
+    def _usual(self) -> str:
+        """The default in words; empty where ``unset`` tells of it, or it is nothing."""
+        if self.kind is bool:
+            return "on" if self.default else "off"
+        if self.kind in (int, float) and (self.default or not self.unset):
+            return str(self.default).removesuffix(".0")
+        return str(self.default or "")
 
     @property
     def expected(self) -> str:

@@ -35,7 +35,7 @@ MAX_THREADS = 1024
 
 @record
 class DeviceOptions(Checked):
-    """What a model runs on, and how."""
+    """The device that computes, and its precision."""
 
     name: str = described(
         "auto", "Where the model runs: auto, cpu, cuda, cuda:N or torch", key="device"
@@ -45,32 +45,41 @@ class DeviceOptions(Checked):
     )
     cpu_instructions: str = described(
         "auto",
-        "Instructions that the kernels of a CPU use; auto takes the best that it runs",
+        "Instruction set of the CPU kernels; auto takes the best that the CPU has",
         choices=CPU_INSTRUCTIONS,
     )
     vram_gib: float = described(
-        0.0, "GPU memory for everything", unit="GiB", unset="all that is free", also=("--vram",)
+        0.0,
+        "GPU memory that the server may use in all",
+        unit="GiB",
+        unset="all that is free",
+        also=("--vram",),
     )
-    exact_activations: bool = described(False, "Never round activations to 8 bits: slower decoding")
+    exact_activations: bool = described(
+        False, "Never round activations to 8 bits; decoding is slower"
+    )
     deterministic: bool = described(
         False,
-        "Compute each token alone, so that an answer is the same whatever shares its steps; "
-        "prompts take longer",
+        "Give the same answer to the same request, whatever else is computed beside it; prompts "
+        "take longer",
     )
     prefill_precision: str = described(
         "auto",
-        "Bits of products of more than 256 tokens with quantized matrices on a GPU; auto is 8, and "
-        "16 for encoders and beside --exact-activations or --deterministic, which refuse 8",
+        "Bits in which a GPU reads prompts of more than 256 tokens, with quantized weights; auto "
+        "is 8, but 16 for encoders and with --exact-activations or --deterministic",
         choices=PREFILL_PRECISIONS,
     )
     prefill_weights: str = described(
         "auto",
-        "Whether a GPU keeps weights as its 8-bit products of prompts read them, a byte each, or "
-        "makes them for each step; auto keeps what an eighth of the memory beside weights holds",
+        "Whether a GPU keeps a second copy of the weights, a byte each, to read long prompts "
+        "faster, or makes it anew for each step; auto keeps what fits an eighth of the memory that "
+        "the weights leave",
         choices=PREFILL_WEIGHTS,
     )
     kernels: str = described(
-        "", "Kernel pack for the GPU", unset="the one in the model file, the image or the cache"
+        "",
+        "Kernel pack (.zkp) for the GPU",
+        unset="the one in the model file, the image or the cache",
     )
 
     def __post_init__(self) -> None:
@@ -112,25 +121,24 @@ class CacheOptions(Checked):
     prefix_cache: bool = described(True, "Reuse the KV of equal prompt prefixes", env="")
     prefix_store: str = described(
         "",
-        "Folder, or s3://BUCKET/PREFIX/, where the prefixes of prompts are kept when the server "
-        "stops, for the next start; memory: keeps them in host memory while a model sleeps or "
-        "another has its place",
+        "Where cached prompt prefixes are saved when the server stops, for the next start: a "
+        "folder or s3://BUCKET/PREFIX/; memory: keeps them in host memory while a model sleeps or "
+        "is swapped out",
         unset="nowhere",
     )
     prefix_store_gib: float = described(
-        2.0, "Most that is kept there, the least recently used going first", unit="GiB"
+        2.0, "Size limit of the prefix store; the least recently used go first", unit="GiB"
     )
     prefix_key_file: str = described(
         "",
-        "File with a key of 32 bytes, as they are or as 64 hexadecimal digits, that encrypts what "
-        "is kept there",
-        unset="it is not encrypted",
+        "File with the key that encrypts the prefix store: 32 bytes, raw or as 64 hexadecimal "
+        "digits",
+        unset="no encryption",
     )
 
     prefix_host_gib: float = described(
         0.0,
-        "Host memory where a GPU's prefixes go when its KV cache is full, to come back when they "
-        "are asked for",
+        "Host memory as a second place for prefixes that a GPU's full KV cache gives up",
         unit="GiB",
         unset="none",
     )
@@ -153,9 +161,14 @@ class CacheOptions(Checked):
 
 @record
 class BatchOptions(Checked):
-    """How much is computed together."""
+    """Limits of what is computed together."""
 
-    max_context: int = described(0, "Longest sequence", unit="tokens", unset="what the model says")
+    max_context: int = described(
+        0,
+        "Longest sequence, prompt and answer together",
+        unit="tokens",
+        unset="what the model says",
+    )
     max_sequences: int = described(
         64, "Answers that run at once; the others wait", key="max_running", least=1
     )
@@ -182,21 +195,21 @@ class SpeculationOptions(Checked):
 
 @record
 class LoRAOptions(Checked):
-    """What adapters a model may have."""
+    """LoRA adapters."""
 
     max_rank: int = described(
         64, "Largest rank of an adapter", key="max_lora_rank", least=1, most=512
     )
     max_loaded: int = described(
-        32, "Adapters that are there at once", key="max_loras", least=1, most=10000
+        32, "Adapters that are loaded at once", key="max_loras", least=1, most=10000
     )
     gpu_gib: float = described(
         0.0,
-        "GPU memory that is set aside for adapters",
+        "GPU memory reserved for adapters",
         key="lora_gib",
         unit="GiB",
         unset="room for those that are named at the start, each of the largest rank, and for eight "
-        "more where they may be loaded over the API",
+        "more if adapters may be loaded over the API",
     )
 
     @property
@@ -207,35 +220,33 @@ class LoRAOptions(Checked):
 
 @record
 class RankOptions(Checked):
-    """How many devices of this machine compute a model together, and which."""
+    """Several devices of this machine for one model."""
 
     tensor_parallel: int = described(
         1,
-        "Devices of this machine that compute the model together, each its share; on a CPU so many "
-        "processes",
+        "Devices that share every layer of the model (tensor parallelism); on a CPU, processes",
         least=1,
         most=MAX_RANKS,
         also=("--tp",),
     )
     pipeline_parallel: int = described(
         1,
-        "Stages that the layers are shared out among, one behind another, each of as many devices "
-        "as compute a layer together",
+        "Stages that the layers are divided among (pipeline parallelism); each has as many devices "
+        "as --tensor-parallel says",
         least=1,
         most=MAX_RANKS,
         also=("--pp",),
     )
     gpus: str = described(
         "",
-        "GPUs that compute the model together, by number: 0,1 (0,0: one for two, in turns)",
-        unset="the first of the machine",
+        "Which GPUs, by number, such as 0,1; 0,0 has two ranks take turns on one",
+        unset="the first ones of the machine",
     )
     timeout_seconds: float = described(
         60.0,
-        "How long devices that compute a step together may go without any progress before they are "
-        "given up",
+        "How long a step on several devices may make no progress before it counts as failed",
         key="rank_timeout_seconds",
-        unit="s",
+        unit="seconds",
         least=1.0,
     )
 
@@ -261,24 +272,28 @@ class RankOptions(Checked):
 
 @record
 class StreamOptions(Checked):
-    """How a model is run that is larger than the memory."""
+    """Models that are larger than the memory."""
 
     stream: str = described(
         "auto",
-        "Whether layers stream through the memory instead of staying there; auto: where the model "
-        "leaves no room for the rest",
+        "Load layers anew for each step instead of keeping them in memory; auto does so if the "
+        "model would leave no room for the KV cache",
         choices=STREAMINGS,
     )
     resident_layers: int = described(
-        0, "Layers that stay on the GPU where others stream", unset="as many as fit"
+        0, "Layers that stay on the GPU while others stream", unset="as many as fit"
     )
     slots: int = described(
-        2, "Layers on their way that a GPU has room for", key="stream_slots", least=2, most=64
+        2,
+        "Buffers on the GPU for layers that stream, a layer each",
+        key="stream_slots",
+        least=2,
+        most=64,
     )
     ram_gib: float = described(
         0.0,
-        "Memory of this machine for weights: pinned copies of what streams to a GPU; on a CPU, all "
-        "of a model's pages that are kept",
+        "Memory of this machine for weights: with a GPU, pinned copies of the layers that stream; "
+        "on a CPU, what is kept of the whole model",
         unit="GiB",
         unset="chosen from what is available",
     )
@@ -291,7 +306,7 @@ class StreamOptions(Checked):
 
 @record
 class LoadOptions(Checked):
-    """How a model is placed on a device."""
+    """How a model is loaded."""
 
     device: DeviceOptions = DeviceOptions()
     cache: CacheOptions = CacheOptions()

@@ -16,53 +16,55 @@ MAX_BODY_MIB = 1024
 
 @record
 class AccessOptions(Checked):
-    """Who may ask."""
+    """Access."""
 
     public: bool = described(
         False,
-        "A gate in front asks who comes: without keys, all may ask that reach this server",
+        "Answer everybody who reaches this server, without keys: a gate in front checks who comes",
     )
     api_keys: str = described(
-        "", "API keys with commas between them; admin:KEY is one of an admin", is_secret=True
+        "", "API keys, separated by commas; admin:KEY is an admin's", is_secret=True
     )
-    api_keys_file: str = described("", "A mounted secret that holds API keys", unset="none")
+    api_keys_file: str = described(
+        "", "File that holds API keys, such as a mounted secret", unset="none"
+    )
     open_metrics: bool = described(
         False,
-        "All may read /metrics and /load, which say how busy the server is and nothing of what is "
-        "asked: gateways and scrapers show no key",
+        "Let everybody read /metrics and /load without a key; they say how busy the server is, and "
+        "nothing of what is asked",
     )
     limits_storage: str = described(
-        "", "Where replicas count together what a key uses: redis://HOST:PORT/DB", unset="nowhere"
+        "", "Where replicas count the use of keys together: redis://HOST:PORT/DB", unset="nowhere"
     )
 
 
 @record
 class HTTPOptions(Checked):
-    """How the server treats connections: whom it answers, for how long, how much."""
+    """Connections: timeouts, sizes, names, HTTPS."""
 
     read_timeout: float = described(
         30.0,
-        "How long a client may take to send the head of a request, or stall in its body",
+        "How long a client may take to send the head of a request, or pause within its body",
         unit="seconds",
         least=0.1,
         most=MAX_TIMEOUT_SECONDS,
     )
     write_timeout: float = described(
         30.0,
-        "How long a client may take nothing of its answer before the answer is given up",
+        "How long a client may read nothing of its answer before the answer is ended",
         unit="seconds",
         least=0.1,
         most=MAX_TIMEOUT_SECONDS,
     )
     keep_alive_timeout: float = described(
         75.0,
-        "How long a connection is kept between requests; longer than load balancers keep theirs",
+        "How long an idle connection is kept; should be longer than a load balancer keeps it",
         unit="seconds",
         least=0.1,
         most=MAX_TIMEOUT_SECONDS,
     )
     max_connections: int = described(
-        0, "Connections at once", unset="as many as the limit of open files has room for"
+        0, "Connections at once", unset="as many as the limit of open files allows"
     )
     max_websockets: int = described(64, "WebSockets open at once")
     max_body_mib: int = described(
@@ -70,25 +72,25 @@ class HTTPOptions(Checked):
     )
     allowed_hosts: tuple[str, ...] = described(
         (),
-        "Another name that requests may call this server by, * for any; on an address other than "
-        "loopback all are answered unless one is given",
+        "Host name by which requests may call this server besides localhost, * for any; on an "
+        "address other than loopback any name is accepted unless one is given",
         key="allowed_host",
     )
     cors_origins: tuple[str, ...] = described(
         (),
-        "Origin of web pages that browsers may let read answers, such as https://app.example.com",
+        "Origin of web pages that may call this server (CORS), such as https://app.example.com",
         key="cors_origin",
     )
     trusted_proxies: tuple[str, ...] = described(
         (),
-        "Address or network of a proxy in front, whose X-Forwarded headers are believed",
+        "Address or network of a proxy whose X-Forwarded headers are believed",
         key="trusted_proxy",
     )
-    root_path: str = described("", "Path that a proxy in front puts before ours, such as /llm")
+    root_path: str = described("", "Path under which a proxy serves this server, such as /llm")
     ssl_certfile: str = described(
-        "", "File of certificates (PEM) to serve HTTPS with; read again when it changes"
+        "", "Certificate file (PEM), to serve HTTPS; read again when it changes"
     )
-    ssl_keyfile: str = described("", "File of the key", unset="it stands in --ssl-certfile")
+    ssl_keyfile: str = described("", "Key file (PEM)", unset="the key is in --ssl-certfile")
 
     @property
     def max_body_bytes(self) -> int:
@@ -97,76 +99,76 @@ class HTTPOptions(Checked):
 
 @record
 class AuditOptions(Checked):
-    """The log of who asked what."""
+    """The audit log."""
 
-    audit: bool = described(True, "Keep a line of each request: who, what, when, how many tokens")
+    audit: bool = described(True, "Keep a line for each request: who, what, when, how many tokens")
     audit_dir: str = described(
-        "", "Folder of the audit log", unset="audit in ZSE_HOME, where that can be written"
+        "", "Folder of the audit log", unset="ZSE_HOME/audit, if that can be written"
     )
     audit_content: bool = described(
-        False, "Keep the beginning of each body too, prompts and all, in the audit log"
+        False, "Keep the beginning of each body in the audit log, too, prompts included"
     )
 
 
 @record
 class TelemetryOptions(Checked):
-    """What operators see."""
+    """Metrics and traces."""
 
     metrics_by_key: bool = described(
-        False, "Tell metrics of requests by API key too; every key is a set of time series"
+        False, "Label metrics of requests with the API key's name; every key adds time series"
     )
     metrics_names: str = described(
-        "zse", "Names in /metrics: ours, or vLLM's beside them", choices=("zse", "both")
+        "zse", "Names in /metrics: ours alone, or vLLM's as well", choices=("zse", "both")
     )
     otlp_endpoint: str = described(
         "",
-        "Collector that traces are sent to (OTLP over HTTP), such as http://127.0.0.1:4318",
+        "Collector for traces (OTLP over HTTP), such as http://127.0.0.1:4318",
         unset="no traces",
         env="ZSE_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_ENDPOINT",
     )
     trace_ratio: float = described(
-        1.0, "Share of requests that are traced, where their clients do not say", most=1.0
+        1.0, "Share of requests that are traced, unless their client decides", most=1.0
     )
     trace_steps: str = described(
         "",
-        "File that a line is added to for each step of the engine: what it computed, and what the "
-        "host and the device took",
+        "File that gets a line for each step of the engine: what was computed, and how long host "
+        "and device took",
         unset="none",
     )
 
 
 @record
 class FleetOptions(Checked):
-    """Many models in one server: which, how many at once, how long others wait for their turn."""
+    """Several models in one server."""
 
     models: tuple[str, ...] = described(
         (),
-        "Models that requests may name: a folder of .zse files, or NAME=MODEL; brought when they "
-        "are asked for, in place of the least recently used",
+        "Models that requests may name: a folder of .zse files, or NAME=MODEL; each is loaded when "
+        "it is asked for, and the least recently used one makes room",
     )
     pins: tuple[str, ...] = described(
-        (), "A model of --models that never leaves for another, by its name", key="pin"
+        (), "Name of a model of --models that is always kept", key="pin"
     )
     max_resident: int = described(
-        0, "Models of --models that are there at once", unset="as many as fit"
+        0, "Models of --models that are loaded at once", unset="as many as fit"
     )
     model_wait: float = described(
         60.0,
-        "How long a request waits for its model, and a model for the answers of the one before it",
+        "How long a request waits for its model to be loaded, and a model for the running answers "
+        "of the one that it replaces",
         unit="seconds",
         least=0.1,
         most=MAX_TIMEOUT_SECONDS,
     )
     model_turn: float = described(
         1.0,
-        "How long a model that is in use goes on taking requests while others wait for its place",
+        "How long a model in use goes on taking requests while another one waits for its place",
         unit="seconds",
         most=MAX_TIMEOUT_SECONDS,
     )
     sleep_after: float = described(
         0.0,
-        "How long nobody must have asked anything for all models to give their memory back until "
-        "somebody does",
+        "Idle time after which all models give their memory back, until the next request",
         unit="seconds",
         unset="never",
     )
@@ -179,38 +181,41 @@ class FleetOptions(Checked):
 
 @record
 class PeerOptions(Checked):
-    """Weights from replicas that are ready, and for replicas that start."""
+    """Weights from other replicas, and for them."""
 
     share_weights: bool = described(
-        False, "Give this server's .zse file to replicas that know the peers' secret"
+        False, "Offer this server's .zse file to replicas that know the peer secret"
     )
     share_port: int = described(
-        8001, "Port where replicas get it", unset="a free one", most=MAX_PORT
+        8001, "Port at which replicas fetch weights", unset="a free one", most=MAX_PORT
     )
     share_connections: int = described(
-        8, "Replicas' connections at once; others are told to come again", least=1, most=1024
+        8, "Replicas that fetch weights at once; others are told to try again", least=1, most=1024
     )
     share_gbit: float = described(
-        0.0, "Most that is sent to replicas", unit="Gbit/s", unset="as much as goes"
+        0.0, "Rate limit for sending weights", unit="Gbit/s", unset="no limit"
     )
     peers: tuple[str, ...] = described(
         (),
-        "A replica that shares its weights, http://HOST:PORT; a model behind an address comes from "
-        "replicas first, and from its address where they do not bring it",
+        "A replica that shares its weights, http://HOST:PORT; a model at an address (s3://, hf://, "
+        "https://) is fetched from replicas first, and from its address if they cannot give it",
         key="peer",
     )
     peers_from: str = described(
         "",
-        "A name whose addresses are replicas, NAME or NAME:PORT, such as a headless service of "
-        "Kubernetes; auto for all that share on this network, or scout:HOST:PORT for all that a "
-        "node of a mesh with --scout knows",
+        "Where replicas are found: a DNS name, NAME or NAME:PORT, such as a headless service of "
+        "Kubernetes; auto for all that share on this network; scout:HOST:PORT for all that a mesh "
+        "node with --scout knows",
         unset="none",
     )
     secret: str = described(
-        "", "What all replicas know, 16 bytes or more", key="peer_secret", is_secret=True
+        "", "Secret that all replicas share, 16 bytes or more", key="peer_secret", is_secret=True
     )
     secret_file: str = described(
-        "", "A mounted secret that holds it", key="peer_secret_file", unset="none"
+        "",
+        "File that holds the peer secret, such as a mounted secret",
+        key="peer_secret_file",
+        unset="none",
     )
 
     @property
@@ -221,60 +226,61 @@ class PeerOptions(Checked):
 
 @record
 class MeshOptions(Checked):
-    """Several machines that compute one model together."""
+    """One model on several machines."""
 
     mesh: str = described(
         "",
-        "Nodes that compute the model: HOST:PORT of each with commas between them, "
-        "k8s:SERVICE:PORT for the pods of a headless service, auto for all on this network, or "
-        "scout:HOST:PORT for all that a node with --scout knows",
+        "Nodes that compute the model: HOST:PORT of each, separated by commas; k8s:SERVICE:PORT "
+        "for the pods of a headless service; auto for all on this network; scout:HOST:PORT for all "
+        "that a node with --scout knows",
         unset="this machine alone",
     )
     mesh_secret: str = described(
-        "", "What all nodes of a mesh know, 16 characters or more", is_secret=True
+        "", "Secret that all nodes of a mesh share, 16 characters or more", is_secret=True
     )
-    mesh_nodes: int = described(1, "Nodes that are waited for before layers are dealt out", least=1)
+    mesh_nodes: int = described(1, "Nodes to wait for before layers are distributed", least=1)
     mesh_wait: float = described(
-        30.0, "How long they are waited for", unit="seconds", most=MAX_TIMEOUT_SECONDS
+        30.0, "How long to wait for them", unit="seconds", most=MAX_TIMEOUT_SECONDS
     )
     mesh_split: str = described(
         "auto",
-        "How layers are dealt out: auto is the best plan, even gives each node as many, memory as "
-        "many as its part of all memory",
+        "How layers are distributed: auto by the fastest plan, even in equal numbers, memory by "
+        "the memory of each node",
         choices=("auto", "even", "memory"),
     )
     mesh_activations: str = described(
         "raw",
-        "What wires between nodes may lose at most; each gets the form in which rows arrive first",
+        "Coarsest format in which nodes may send activations to each other; each link uses the "
+        "allowed one that is fastest there",
         choices=("raw", "bf16", "fp8", "int8", "int4"),
     )
 
 
 @record
 class ToolOptions(Checked):
-    """Tools that the server runs itself, where a request asks for them."""
+    """Tools that the server runs."""
 
     tools: tuple[str, ...] = described(
         (),
-        "A tool that requests may let the server run: calculator, datetime, parse_json, "
+        "Tool that requests may have the server run: calculator, datetime, parse_json, "
         "string_ops, http_get, or all",
     )
     hosts: tuple[str, ...] = described(
         (),
-        "A host that http_get may ask, such as api.example.com or *.example.com",
+        "Host that http_get may reach, such as api.example.com or *.example.com",
         key="tool_host",
     )
     mcp: tuple[str, ...] = described(
         (),
-        "An MCP server whose tools requests may let the server call: NAME=COMMAND, which is "
-        "started, or NAME=https://HOST/PATH",
+        "MCP server whose tools requests may have the server call: NAME=COMMAND to start one, or "
+        "NAME=https://HOST/PATH",
     )
     mcp_endpoint: bool = described(
-        False, "Offer models, documents and status to MCP clients, at POST /mcp"
+        False, "Offer models, documents and status to MCP clients at POST /mcp"
     )
     timeout_seconds: float = described(
         10.0,
-        "How long a tool may take",
+        "Time limit of a tool",
         unit="seconds",
         least=0.1,
         most=MAX_TIMEOUT_SECONDS,
@@ -282,7 +288,7 @@ class ToolOptions(Checked):
     )
     rounds: int = described(
         8,
-        "How often an answer may call tools and go on, before it must end",
+        "Rounds of tool calls that an answer may make before it must end",
         least=1,
         most=64,
         key="tool_rounds",

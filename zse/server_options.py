@@ -67,21 +67,23 @@ class ServeOptions(Checked):
     served_model_name: str = described("", "Name in /v1/models", unset="the model's own")
     model_alias: str = described(
         "",
-        "Other names that requests may give the model, with commas between them; "
+        "Other names by which requests may call the model, separated by commas; "
         "* stands for any text, as in claude-*",
-        unset="none but default",
+        unset="no other name than default",
     )
     tool_parser: str = described(
-        "auto", "How the model writes calls of tools; auto asks its template", choices=TOOL_PARSERS
+        "auto",
+        "Format of the model's tool calls; auto looks at its chat template",
+        choices=TOOL_PARSERS,
     )
     reasoning_parser: str = described(
         "auto",
-        "How the model marks its reasoning; auto asks its template",
+        "Format of the model's reasoning; auto looks at its chat template",
         choices=REASONING_PARSERS,
     )
     model_places: str = described(
         "",
-        "Where other models may be loaded from over the API, with commas between them: folders, "
+        "Places from which the API may load other models, separated by commas: folders, "
         "s3://BUCKET/PREFIX/, hf://OWNER/, single models",
         unset="nowhere",
     )
@@ -90,79 +92,82 @@ class ServeOptions(Checked):
     peering: PeerOptions = PeerOptions()
     mesh: MeshOptions = MeshOptions()
     loras: tuple[str, ...] = described(
-        (), "A LoRA adapter that requests may name, NAME=FOLDER in PEFT's form", key="lora"
+        (), "LoRA adapter that requests may name: NAME=FOLDER, in PEFT's format", key="lora"
     )
     lora_places: str = described(
         "",
-        "Folders that adapters may be loaded from over the API, with commas between them",
+        "Folders from which the API may load adapters, separated by commas",
         unset="nowhere",
     )
     models_gib: float = described(
-        0.0, "Memory for all models on a CPU together", unit="GiB", unset="what is available"
+        0.0, "Memory for all models together, on a CPU", unit="GiB", unset="what is available"
     )
     load: LoadOptions = LoadOptions()
     restart_ranks: bool = described(
         False,
-        "When one of several devices that compute a model fails, load the model again on all of "
-        "them; else the server ends",
+        "If one of several devices fails, load the model again on all of them instead of ending",
     )
     ui: bool = described(True, "Serve the dashboard and the playground")
     pooling: str = described(
         "auto",
-        "Which hidden states make the vector of a text, the last token's or the mean of all; auto "
+        "What an embedding is made of: the hidden state of the last token or the mean of all; auto "
         "is what the model's files say, else last",
         choices=POOLINGS,
     )
-    max_queue: int = described(256, "Answers that may wait before new requests get 429")
+    max_queue: int = described(256, "Answers that may wait; requests beyond that get 429")
     stored_responses: int = described(
         1000,
-        "Answers of /v1/responses that are kept in memory, 64 Mi characters in all",
+        "Answers of /v1/responses that are kept in memory, at most 64 Mi characters in all",
         unset="none",
     )
     resumable_streams: int = described(
-        64, "Streams that can be resumed at once; each keeps up to 2 MiB of events"
+        64, "Resumable streams at once; each keeps up to 2 MiB of events"
     )
     resume_seconds: float = described(
-        60.0, "How long such a stream goes on, and is kept, while nobody reads it", unit="seconds"
+        60.0, "How long a resumable stream is kept while nobody reads it", unit="seconds"
     )
     max_queue_tokens: int = described(
-        4194304, "Prompt tokens that may run and wait before new requests get 429", unit="tokens"
+        4194304, "Prompt tokens that may run and wait; requests beyond that get 429", unit="tokens"
     )
     max_unread: int = described(
         32768,
-        "Most of an answer that may lie unread by its client before the answer is ended",
+        "How much of an answer a slow client may leave unread before the answer is ended",
         unit="tokens",
         least=256,
     )
     max_request_seconds: float = described(
         0.0,
-        "Longest time of a request; the header X-Request-Timeout may ask for less",
+        "Time limit of a request; the header X-Request-Timeout may ask for less",
         unit="seconds",
-        unset="no end",
+        unset="no limit",
     )
     leave_seconds: float = described(
         0.0,
-        "How long SIGTERM, with readiness off, goes on answering new requests",
+        "How long new requests are still answered after SIGTERM, while readiness is off",
         unit="seconds",
     )
     handover: str = described(
-        "", "Unix socket at which a server hands its port to the next one that is started with it"
+        "", "Unix socket by which a running server hands its port to its successor"
     )
     hold_seconds: float = described(
         0.0,
-        "How long a request that comes while the model is loaded waits for it, before 503",
+        "How long a request waits while the model is still loading, before it gets 503",
         unit="seconds",
         most=MAX_TIMEOUT_SECONDS,
     )
     drain_seconds: float = described(
-        30.0, "How long SIGTERM waits for work in flight", unit="seconds", most=_INFINITE
+        30.0, "How long running requests may go on after SIGTERM", unit="seconds", most=_INFINITE
     )
     access: AccessOptions = AccessOptions()
     audit: AuditOptions = AuditOptions()
     telemetry: TelemetryOptions = TelemetryOptions()
-    log_level: str = described("info", "What is logged", choices=LOG_LEVELS, any_case=True)
+    log_level: str = described(
+        "info", "Least severity that is logged", choices=LOG_LEVELS, any_case=True
+    )
     log_format: str = described(
-        "auto", "How it is logged; auto is text for a person at a terminal", choices=LOG_FORMATS
+        "auto",
+        "Format of the log; auto is text on a terminal and JSON elsewhere",
+        choices=LOG_FORMATS,
     )
     loading_ping_status: int = 204
     """What /ping answers until the model is there: 204 or 503."""

@@ -93,5 +93,5 @@ def test_a_command_with_many_options_shows_them_in_groups(
         groups[title] = groups.get(title, "") + line + "\n"
     assert "--port" in groups["Options:"]
     assert "--kv-gib" in groups["The KV cache:"]
-    assert "--api-keys-file" in groups["Who may ask:"]
+    assert "--api-keys-file" in groups["Access:"]
     assert sum(text.count(" --kv-gib ") for text in groups.values()) == 1

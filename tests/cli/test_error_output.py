@@ -56,7 +56,22 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
             "no such option '--api-key'",
             "Make one with `zse api-key create NAME`, or put it into ZSE_API_KEYS.",
         ),
-        ("inspect", "missing argument 'MODEL'", "See `zse inspect --help`."),
+        (
+            "inspect",
+            "missing argument 'MODEL'",
+            "For example `zse inspect qwen.zse`. See `zse inspect --help`.",
+        ),
+        (
+            "api-key",
+            "missing command",
+            "Name one: create, list, delete, enable, disable, reset, status. "
+            "See `zse api-key --help`.",
+        ),
+        (
+            "completion",
+            "missing argument 'SHELL': one of bash, zsh, fish, powershell",
+            "See `zse completion --help`.",
+        ),
         (
             "serve --port x",
             "invalid value for '--port': 'x' is not a valid integer",

@@ -16,6 +16,7 @@ import typer
 from typer._click import exceptions as typed
 from typer.core import TyperArgument, TyperGroup
 
+from zse.cli.examples import EXAMPLES
 from zse.errors import BadSettingError, UsageError, ZSEError
 from zse.failures import deliberate
 from zse.printable import printable
@@ -98,13 +99,27 @@ def _typed_wrong(failure: typed.ClickException, words: Sequence[str]) -> ZSEErro
     if name and isinstance(context.command, TyperGroup):
         hint = _command_hint(name[1], context, context.command)
         return UsageError(_in_words(name[0]), hint=hint)
+    is_missing = isinstance(failure, typed.MissingParameter) or "Missing command" in failure.message
     return UsageError(
-        _in_words(failure.format_message()), hint=f"See `{context.command_path} --help`."
+        _in_words(failure.format_message()), hint=_help_hint(context, with_more=is_missing)
     )
 
 
 def _in_words(message: str) -> str:
-    return message[:1].lower() + message[1:].rstrip(".")
+    """Return a sentence of the parser's as the middle of one line."""
+    message = re.sub(r"\. Choose from:\s*", ": one of ", message)
+    return re.sub(r"\s+", " ", message[:1].lower() + message[1:]).rstrip(".")
+
+
+def _help_hint(context: Context, *, with_more: bool) -> str:
+    """Return where to read on; where something was left out, with what would do."""
+    command, path = context.command, context.command_path
+    lines: Sequence[str] = ()
+    if with_more and isinstance(command, TyperGroup):
+        lines = [f"Name one: {', '.join(command.list_commands(context))}."]
+    elif with_more and (examples := EXAMPLES.get(path.partition(" ")[2])):
+        lines = [f"For example `{examples[0][0]}`."]
+    return " ".join([*lines, f"See `{path} --help`."])
 
 
 def _option_hint(failure: typed.NoSuchOption, context: Context, words: Sequence[str]) -> str:
