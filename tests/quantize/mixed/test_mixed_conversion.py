@@ -19,6 +19,7 @@ from zse.models.decoder import logits_of
 from zse.models.runner import spec_of
 from zse.options import LoadOptions
 from zse.quantize.convert import convert_model
+from zse.quantize.mixed import mix, planner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,12 +71,20 @@ def test_a_file_is_no_larger_than_was_asked_for(llama_folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("target", [{"target_bits": 2.0}, {"target_gib": 1e-5}])
-def test_a_target_that_cannot_be_met_is_an_error_before_anything_is_written(
-    llama_folder: Path, tmp_path: Path, target: dict[str, float]
+def test_a_target_that_cannot_be_met_is_an_error_before_a_weight_or_a_text_is_read(
+    llama_folder: Path,
+    tmp_path: Path,
+    text: Path,
+    target: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delattr(planner, "options_of")
+    monkeypatch.delattr(mix, "Calibrator")
+    folder = tmp_path / "out"
+    folder.mkdir()
     with pytest.raises(UsageError, match="at least"):
-        convert_model(llama_folder, tmp_path / "m.zse", **target)
-    assert not list(tmp_path.iterdir())
+        convert_model(llama_folder, folder / "m.zse", calibrate=text, **target)
+    assert not list(folder.iterdir())
 
 
 def test_a_target_and_a_scheme_exclude_each_other(llama_folder: Path, tmp_path: Path) -> None:

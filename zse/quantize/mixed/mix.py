@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zse.errors import UsageError
 from zse.quantize.calibrate.calibrator import Calibrator
 from zse.quantize.mixed.plan import Budget, MixedPlan
-from zse.quantize.mixed.planner import plan_mixed
+from zse.quantize.mixed.planner import bytes_to_spend, plan_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,10 +44,11 @@ class Mix:
             UsageError: The budget cannot be met.
             UnsupportedModelError: The model cannot be calibrated, and should be.
         """
+        most_bytes = bytes_to_spend(checkpoint, groups, sections, self.budget)
         calibrator = None
         if calibration is not None:
             calibrator = Calibrator(checkpoint, calibration, dict(sections), device)
-        plan = plan_mixed(checkpoint, groups, sections, self.budget, calibrator, notify)
+        plan = plan_mixed(checkpoint, groups, most_bytes, calibrator, notify)
         self.on_plan(plan)
         return [
             (

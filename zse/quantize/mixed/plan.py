@@ -8,6 +8,7 @@ weight of hundreds, and the errors are estimates; so the time of one is better s
 from __future__ import annotations
 
 import heapq
+from math import prod
 from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
@@ -15,7 +16,7 @@ from zse.format.schemes import stored_bytes
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from zse.format.layout import PlannedTensor
 
@@ -55,14 +56,12 @@ class Option:
 
     @property
     def length_bytes(self) -> int:
-        one = self.planned
-        return stored_bytes(one.scheme, one.shape, one.group_size)
+        return length_bytes(self.planned)
 
     @property
     def bits(self) -> float:
         """Of a weight, scales counted."""
-        rows, columns = self.planned.shape
-        return 8 * self.length_bytes / (rows * columns)
+        return bits_of(self.planned)
 
 
 @record
@@ -78,12 +77,39 @@ class MixedPlan:
     @property
     def bits(self) -> float:
         """Mean of all weights."""
-        return 8 * self.length_bytes / num_weights([[one] for one in self.chosen.values()])
+        return 8 * self.length_bytes / num_weights(one.planned for one in self.chosen.values())
 
     @property
     def error(self) -> float:
         """Mean over matrices of what is lost of their outputs."""
         return sum(option.error for option in self.chosen.values()) / len(self.chosen)
+
+
+def length_bytes(planned: PlannedTensor) -> int:
+    """Return what a weight takes in a file, scales counted."""
+    return stored_bytes(planned.scheme, planned.shape, planned.group_size)
+
+
+def bits_of(planned: PlannedTensor) -> float:
+    """Return the bits of one number, scales counted."""
+    return 8 * length_bytes(planned) / prod(planned.shape)
+
+
+def room_above(smallest: Sequence[PlannedTensor], most_bytes: int) -> int:
+    """Return what is left of some bytes when each weight is stored as small as it can be.
+
+    Raises:
+        UsageError: They do not suffice for that.
+    """
+    least = sum(map(length_bytes, smallest))
+    if least > most_bytes:
+        bits = min(map(bits_of, smallest))
+        raise UsageError(
+            f"the target leaves {max(most_bytes, 0):,} bytes for weights that take {least:,} at "
+            "least",
+            hint=f"Give a larger target: the fewest bits of a scheme here are {bits:.2f} a weight.",
+        )
+    return most_bytes - least
 
 
 def choose(options: Sequence[Sequence[Option]], most_bytes: int) -> MixedPlan:
@@ -98,14 +124,7 @@ def choose(options: Sequence[Sequence[Option]], most_bytes: int) -> MixedPlan:
     """
     hulls = [list(_hull(each)) for each in options]
     taken = [0] * len(hulls)
-    room = most_bytes - sum(hull[0].length_bytes for hull in hulls)
-    if room < 0:
-        raise UsageError(
-            f"the target leaves {max(most_bytes, 0):,} bytes for weights that take "
-            f"{most_bytes - room:,} at least",
-            hint="Give a larger target: the fewest bits of a scheme here are "
-            f"{min(hull[0].bits for hull in hulls):.2f} a weight.",
-        )
+    room = room_above([hull[0].planned for hull in hulls], most_bytes)
     waiting = [step for i, hull in enumerate(hulls) for step in _step(hull, 0, i)]
     heapq.heapify(waiting)
     while waiting:
@@ -146,10 +165,9 @@ def no_worse_than_one_for_all(
     ]
 
 
-def num_weights(options: Sequence[Sequence[Option]]) -> int:
+def num_weights(planned: Iterable[PlannedTensor]) -> int:
     """Return of how many numbers the weights are made."""
-    shapes = (each[0].planned.shape for each in options)
-    return sum(rows * columns for rows, columns in shapes)
+    return sum(prod(one.shape) for one in planned)
 
 
 def _step(hull: Sequence[Option], place: int, index: int) -> Iterator[tuple[float, int, int]]:

@@ -70,19 +70,27 @@ def options_of(
     """
     sample = _Sample(_inputs(checkpoint, weight, layer, moments), _some_rows(checkpoint, weight))
     counts, gain, found = _COUNTS.get(weight.kind, 1.0), 1.0, []
-    for scheme, sizes in _candidates(weight.shape[1], checkpoint.spec.dtype):
-        for place, group_size in enumerate(sizes):
-            try:
-                lost = sample.lost(scheme, group_size)
-                if place == 0 and scheme in _MEASURED and sample.inputs.feedbacks:
-                    gain = sample.lost(scheme, group_size, sample.inputs.feedbacks) / lost
-            except ConversionError:
-                continue  # float16 does not reach as far as some weights
-            planned = PlannedTensor(
-                name=weight.name, scheme=scheme, shape=weight.shape, group_size=group_size
-            )
-            found.append(Option(planned=planned, error=counts * gain * lost))
+    before: Scheme | None = None
+    for planned in forms_of(weight, checkpoint.spec.dtype):
+        scheme, group_size = planned.scheme, planned.group_size
+        is_first, before = scheme is not before, scheme
+        try:
+            lost = sample.lost(scheme, group_size)
+            if is_first and scheme in _MEASURED and sample.inputs.feedbacks:
+                gain = sample.lost(scheme, group_size, sample.inputs.feedbacks) / lost
+        except ConversionError:
+            continue  # float16 does not reach as far as some weights
+        found.append(Option(planned=planned, error=counts * gain * lost))
     return found
+
+
+def forms_of(weight: WeightSpec, dtype: str) -> list[PlannedTensor]:
+    """Return every way to store a weight of a checkpoint of some dtype, few bits first."""
+    return [
+        PlannedTensor(name=weight.name, scheme=scheme, shape=weight.shape, group_size=group_size)
+        for scheme, sizes in _candidates(weight.shape[1], dtype)
+        for group_size in sizes
+    ]
 
 
 class _Sample:
