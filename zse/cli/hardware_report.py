@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from zse.units import memory_text
 if TYPE_CHECKING:
     from zse.device.facts import GpuInfo
     from zse.device.survey import CudaSurvey, GpuState
+    from zse.models.spec import ModelSpec
     from zse.settings import Settings
 
 SCHEMES = ("int4", "nf4", "int8", "bf16")
@@ -114,10 +116,14 @@ def _gpus_needed(model: str, estimate: MemoryEstimate, free_bytes: int, most: in
     """Return how many GPUs of so much memory a model needs; 0 where there are too few."""
     if estimate.total_bytes <= free_bytes:
         return 1
-    facts = ModelFacts(spec=read_checkpoint(WELL_KNOWN[model]))
+    return _ranks_needed(model, estimate.quantization, free_bytes, most)
+
+
+@cache
+def _ranks_needed(model: str, scheme: str, free_bytes: int, most: int) -> int:
     needed = fewest_ranks(
-        facts,
-        estimate.quantization,
+        ModelFacts(spec=_well_known_spec(model)),
+        scheme,
         free_bytes,
         on_gpu=True,
         context_tokens=DEFAULT_CONTEXT,
@@ -126,20 +132,28 @@ def _gpus_needed(model: str, estimate: MemoryEstimate, free_bytes: int, most: in
     return needed or 0
 
 
+@cache
 def well_known_estimates(*, on_gpu: bool) -> dict[tuple[str, str], MemoryEstimate]:
     """Return what every well-known model takes, by its name and scheme.
 
     Args:
         on_gpu: Keys and values in bf16, as on a GPU; else in float32, as on a CPU.
     """
-    specs = {model: read_checkpoint(settings) for model, settings in WELL_KNOWN.items()}
     return {
         (model, scheme): estimate_memory(
-            ModelFacts(spec=spec), scheme, on_gpu=on_gpu, context_tokens=DEFAULT_CONTEXT
+            ModelFacts(spec=_well_known_spec(model)),
+            scheme,
+            on_gpu=on_gpu,
+            context_tokens=DEFAULT_CONTEXT,
         )
-        for model, spec in specs.items()
+        for model in WELL_KNOWN
         for scheme in SCHEMES
     }
+
+
+@cache
+def _well_known_spec(model: str) -> ModelSpec:
+    return read_checkpoint(WELL_KNOWN[model])
 
 
 def _describe_pack(info: GpuInfo, settings: Settings, explicit: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from zse.stream.source import LocalSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
