@@ -180,12 +180,15 @@ def test_a_client_that_takes_its_stream_slowly_is_kept(serving):
     async def talk(served):
         reader, writer = await served.connect(limit=1024)
         writer.write(GET)
-        for _ in range(15):
+        await reader.readexactly(100)
+        (connection,) = served.state.connections
+        now = asyncio.get_running_loop().time()
+        for number in range(15):
             await reader.readexactly(400_000)
-            await asyncio.sleep(0.1)
+            connection.check(now + 9 * number)  # as if it had rested meanwhile
         assert served.state.tasks
 
-    run(serving, endless, talk, write_timeout=0.5)
+    run(serving, endless, talk, write_timeout=20)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +290,7 @@ def test_whoever_rests_longest_makes_room(serving):
 
 
 def test_when_all_are_at_work_a_health_check_is_answered_and_others_are_told(serving, monkeypatch):
-    monkeypatch.setattr("zse.serve.http.connection.EXTRA_SECONDS", 0.3)
+    monkeypatch.setattr("zse.serve.http.connection.EXTRA_SECONDS", 60)
 
     async def app(scope, receive, send):
         await (endless if scope["path"] == "/busy" else echo)(scope, receive, send)
@@ -298,8 +301,9 @@ def test_when_all_are_at_work_a_health_check_is_answered_and_others_are_told(ser
             writer.write(GET.replace(b"/ ", b"/busy "))
             await reader.readexactly(10)
         probe = await served.exchange(GET.replace(b"/ ", b"/health/live "))
-        silent = await served.exchange()
-        return probe, await served.exchange(GET), silent
+        other = await served.exchange(GET)
+        monkeypatch.setattr("zse.serve.http.connection.EXTRA_SECONDS", 0.3)
+        return probe, other, await served.exchange()
 
     probe, other, silent = run(serving, app, talk, max_connections=2)
     assert probe.endswith(b"/health/live|")

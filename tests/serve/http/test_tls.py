@@ -104,7 +104,9 @@ def test_a_handshake_that_never_ends_is_closed_at_the_deadline_of_a_head(talking
         await served.wait_until(lambda: len(served.state.connections) == 1)
         await asyncio.wait_for(reader.read(), 60)
         await served.wait_until(lambda: not served.state.connections)
-        return await speak_tls(served, cert)
+        while True:  # on a busy machine a good handshake may take longer than this one may
+            with contextlib.suppress(OSError):
+                return await speak_tls(served, cert)
 
     assert talking(talk, read_timeout=0.2).endswith(b"https")
 
@@ -124,7 +126,7 @@ def test_handshakes_count_as_connections_and_the_oldest_makes_room(talking):
 def test_where_all_are_at_work_a_handshake_gets_a_moment_and_its_request_is_refused(
     talking, monkeypatch
 ):
-    monkeypatch.setattr("zse.serve.http.handshake.EXTRA_SECONDS", 0.3)
+    monkeypatch.setattr("zse.serve.http.handshake.EXTRA_SECONDS", 60)
 
     async def wait(scope, receive, send):
         if scope["path"] == "/busy":
@@ -136,10 +138,12 @@ def test_where_all_are_at_work_a_handshake_gets_a_moment_and_its_request_is_refu
         _, writer = await connect_tls(served, cert)
         writer.write(GET.replace(b"/ ", b"/busy "))
         await served.wait_until(lambda: served.state.tasks)
-        silent, _ = await served.connect()
         refused = await speak_tls(served, cert)
-        assert await asyncio.wait_for(silent.read(), 20) == b""
-        return refused, await speak_tls(served, cert, asked=GET.replace(b"/ ", b"/ping "))
+        probe = await speak_tls(served, cert, asked=GET.replace(b"/ ", b"/ping "))
+        monkeypatch.setattr("zse.serve.http.handshake.EXTRA_SECONDS", 0.3)
+        silent, _ = await served.connect()
+        assert await asyncio.wait_for(silent.read(), 60) == b""
+        return refused, probe
 
     refused, probe = talking(talk, wait, max_connections=1)
     assert refused.startswith(b"HTTP/1.1 503 ")

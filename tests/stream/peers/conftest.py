@@ -75,7 +75,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(peers, "TIMEOUT_SECONDS", 60.0)  # none is late on a busy machine
     monkeypatch.setattr("zse.stream.peers.striped._SMALL_BYTES", 1)
     found = Cluster(write_model(tmp_path / "model.zse", [20, 3, 90]))
     yield found

@@ -84,13 +84,13 @@ def misbehaving(cluster, how):
                     connection.sendall(told(nonce, range_told, length=length) + body)
                 elif how == "stalls":
                     connection.sendall(told(nonce, range_told, length=length) + body[: length // 3])
-                    time.sleep(30)
+                    time.sleep(120)
                 elif how == "dies":
                     connection.sendall(told(nonce, range_told, length=length) + body[: length // 3])
                     connection.shutdown(2)
                     return
                 elif how == "silent":
-                    time.sleep(30)
+                    time.sleep(120)
                 elif how == "stranger":
                     connection.sendall(told(nonce, range_told, length=length, secret=b"?") + body)
                 elif how == "other range":
@@ -117,11 +117,17 @@ WAYS = [
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_a_bad_replica_is_dropped_and_its_ranges_come_from_others(cluster, how, caplog):
+def test_a_bad_replica_is_dropped_and_its_ranges_come_from_others(
+    cluster, how, caplog, monkeypatch
+):
     good = cluster.share()
     with answering(misbehaving(cluster, how)) as port:
-        source = cluster.source(port, good.port)
-        assert loaded(cluster, source)
+        for seconds in (0.5, 5.0, 50.0):  # on a busy machine the good one may be late, too
+            monkeypatch.setattr(peers, "TIMEOUT_SECONDS", seconds)
+            source = cluster.source(port, good.port)
+            assert loaded(cluster, source)
+            if source.num_peers:
+                break
         assert source.num_peers == 1
         assert source.origin_bytes == 0
     assert "asked no more" in caplog.text
