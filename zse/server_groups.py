@@ -205,8 +205,14 @@ class PeerOptions(Checked):
         "",
         "Where replicas are found: a DNS name, NAME or NAME:PORT, such as a headless service of "
         "Kubernetes; auto for all that share on this network; scout:HOST:PORT for all that a mesh "
-        "node with --scout knows",
+        "node with --scout knows; host for this machine's GPUs alone",
         unset="none",
+    )
+    share_memory: str = described(
+        "auto",
+        "Whether replicas of one host copy weights out of each other's GPU memory, where that is "
+        "possible",
+        choices=("auto", "off"),
     )
     secret: str = described(
         "", "Secret that all replicas share, 16 bytes or more", key="peer_secret", is_secret=True

@@ -1,13 +1,14 @@
 """One replica becomes two: process start to first token, fed by the origin and by a replica.
 
 An object server on this machine stands for the origin. The first server is fed from it and shares;
-then the second one starts several times, from the origin, from the first, and from the file itself,
-which a host that has it in its page cache need not ask anybody for. On two GPUs of a host:
+then the second one starts several times: from the origin, from the first over a wire, from the file
+itself, which a host that has it in its page cache need not ask anybody for, and on a GPU from the
+first one's GPU memory. On two GPUs of a host:
 
     python scripts/bench/peers.py /dev/shm/a.zse --devices cuda:0,cuda:1
 
 Both may be on one card, which has to have room for both caches (--serve-arguments "--kv-gib 1"):
-bytes come over the host's loopback either way, and cross the same link.
+what comes over the host's loopback crosses the same link then, and memory is copied in its place.
 
 The last line is one JSON object.
 """
@@ -74,16 +75,20 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         sharing = [*origin, "--share-weights", "--share-port", "0", "--device", first_device]
         with started(sharing, folder / "first") as first:
             peer = f"http://{HOST}:{first.logged('weights are shared', 'port')}"
-            here = [str(path), *origin[1:]]
-            ways_to = {"origin": origin, "replica": [*origin, "--peer", peer], "file": here}
+            here, over_wire = [str(path), *origin[1:]], ["--peer", peer, "--share-memory", "off"]
+            ways_to = {"origin": origin, "replica": [*origin, *over_wire], "file": here}
+            if "cpu" not in options.devices:
+                first.logged("weights are lent to replicas on this host", "time")
+                ways_to["memory"] = [*here, "--peers-from", "host"]
             for way, named in ways_to.items():
-                found = []
+                found, sources = [], []
                 for number in range(options.repeat):
                     words = [*named, "--device", second_device]
                     began = time.perf_counter()
                     with started(words, folder / f"{way}{number}") as second:
                         found.append(1000 * (second.first_token() - began))
-                ways[way] = {"start_to_token_ms": spread(found)}
+                        sources.append(second.source() if "cpu" not in second_device else "file")
+                ways[way] = {"start_to_token_ms": spread(found), "sources": sources}
     return {"model": options.model, "file_bytes": path.stat().st_size, "ways": ways}
 
 
@@ -98,6 +103,11 @@ class Server:
         wait_until_ready(self._port, "/health/ready")
         body = {"model": "default", "prompt": prompt_ids(32, 1000, 1), "max_tokens": 1}
         return ask(self._port, "/v1/completions", {**body, "temperature": 0, "stream": True})[2]
+
+    def source(self) -> dict[str, Any]:
+        """Return where its weights came from, and how fast."""
+        keys = "source", "milliseconds", "milliseconds_of_a_thread"
+        return {key: self.logged("weights are on the GPU", key) for key in keys}
 
     def logged(self, message: str, key: str) -> Any:
         end = time.monotonic() + PATIENCE_SECONDS

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import DeviceOptions, LoadOptions
+    from zse.stream.peers.beside import PeerMemory
     from zse.stream.shards import Cut
 
 
@@ -49,11 +50,12 @@ def begin_arrival(
     cuts: Mapping[str, Cut] | None = None,
     phases: Phases = no_phases,
     retained: Retained | None = None,
+    peers: PeerMemory | None = None,
 ) -> Arrival | StreamedArrival | None:
     """Send a file's weights on their way to a GPU; ``create_backend`` takes them over.
 
     They go into what is retained for them, where that is still there. With ``cuts`` they are the
-    share of a rank.
+    share of a rank. ``peers`` are replicas on this host, which have them in GPU memory perhaps.
 
     Returns:
         None where the device is no GPU.
@@ -81,6 +83,7 @@ def begin_arrival(
         share=share,
         allowed_bytes=device.vram_bytes,
         streaming=options.stream,
+        peers=peers,
         phases=phases,
     )
 

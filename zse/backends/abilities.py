@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zse.kv.host_tier import HostBlocks
     from zse.kv.windows import WindowGroup
     from zse.models.spec import Pooling
+    from zse.stream.peers.lending import Lendable
 
 
 @runtime_checkable
@@ -35,6 +36,14 @@ class Retainable(Protocol):
 
     def release(self) -> None:
         """Undo ``retain``."""
+
+
+@runtime_checkable
+class Lends(Protocol):
+    """A backend whose weights other processes of the host can copy."""
+
+    def lendable(self) -> Lendable | None:
+        """Return the memory they lie in, until the backend is closed; None where it cannot be."""
 
 
 @runtime_checkable

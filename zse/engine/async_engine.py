@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from zse.engine.step_clock import StepLog
     from zse.errors import ZSEError
     from zse.options import LoRAOptions
+    from zse.stream.peers.lending import Lendable, Lender
     from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
@@ -258,6 +259,23 @@ class AsyncEngine:
             runner.release()
             return None
         return retained
+
+    def lend(self, begin: Callable[[Lendable], Lender]) -> Lender | None:
+        """Have the weights lent to other processes of the host, until the model leaves.
+
+        Args:
+            begin: Begins to lend them, once all of them are there.
+
+        Returns:
+            What ``begin`` has; None where they lie in memory that nobody else can map.
+        """
+        runner = self._core.runner
+        lendable = runner.lendable() if hasattr(runner, "lendable") else None  # a mesh's is not
+        if lendable is None:
+            return None
+        lender = begin(lendable)
+        runner.owns(lender.close)
+        return lender
 
     def expect_request(self) -> None:
         """Note that a request is about to come: nothing is prepared that would be in its way."""

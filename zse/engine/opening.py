@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
+    from zse.server_options import PeerOptions
     from zse.settings import Settings
+    from zse.stream.peers.beside import PeerMemory
 
 
 @record
@@ -68,7 +70,8 @@ def open_model(
         DeviceError: The device is absent or too small.
     """
     reader = open_file(model, options, settings, phases=phases, progress=progress)
-    return send_weights(reader, options, phases, cache_dir=settings.cache_dir)
+    peering = settings.serve.peering
+    return send_weights(reader, options, phases, cache_dir=settings.cache_dir, peering=peering)
 
 
 def open_file(
@@ -118,11 +121,13 @@ def send_weights(
     retained: Retained | None = None,
     *,
     cache_dir: Path | None = None,
+    peering: PeerOptions | None = None,
 ) -> OpenedModel:
     """Do the second half, which waits for the GPU; the reader is closed where it fails.
 
     Where several devices compute the model, the processes of the others are started here; kernel
-    packs and tables of this machine lie in ``cache_dir``.
+    packs and tables of this machine lie in ``cache_dir``. ``peering`` says whether weights are
+    copied out of the GPU memory of replicas on this host, and are lent to them.
     """
     if options.ranks.num_devices > 1:
         from zse.engine.ranks.opening import open_ranks  # which a single device does without
@@ -130,13 +135,23 @@ def send_weights(
         ranks = open_ranks(reader, options, phases, cache_dir=cache_dir)
         return OpenedModel(reader=reader, arrival=ranks.arrival, ranks=ranks)
     try:
-        arrival = begin_arrival(options, reader, phases=phases, retained=retained)
+        peers = _peer_memory(peering)
+        arrival = begin_arrival(options, reader, phases=phases, retained=retained, peers=peers)
         if arrival is None and not options.stream.ram_bytes:
             begin_to_map(reader)
     except BaseException:
         reader.close()
         raise
     return OpenedModel(reader=reader, arrival=arrival)
+
+
+def _peer_memory(peering: PeerOptions | None) -> PeerMemory | None:
+    """Return what looks for replicas on this host; None where there are no replicas."""
+    if peering is None or not peering.are_wanted or peering.share_memory == "off":
+        return None
+    from zse.stream.peers.beside import PeerMemory  # which a single server does without
+
+    return PeerMemory(peering)
 
 
 def _open_file(

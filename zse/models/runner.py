@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.abilities import Pooler, Retainable, Settles, TimesSteps
+from zse.backends.abilities import Lends, Pooler, Retainable, Settles, TimesSteps
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec, Pooling
     from zse.options import LoadOptions
+    from zse.stream.peers.lending import Lendable
     from zse.stream.weights import StreamFacts
 
 _LOG = logging.getLogger("zse.models")
@@ -83,6 +84,7 @@ class ModelRunner(RunnerBlocks):
         self._backend = backend
         self._forward = forward_of(self._computed)
         self._lock = threading.Lock()
+        self._is_closed = False
         self._is_asked = False
         """Whether a step was ever asked for, also of one that waits for the lock."""
 
@@ -273,9 +275,21 @@ class ModelRunner(RunnerBlocks):
         if isinstance(self._backend, Retainable):
             self._backend.release()
 
+    def lendable(self) -> Lendable | None:
+        """Return the weights as other processes of the host may copy them; None where none may."""
+        backend = self._backend
+        if self._crew is not None or not isinstance(backend, Lends):
+            return None
+        return backend.lendable()
+
     def owns(self, close: Callable[[], None]) -> None:
         """Have something closed with the runner, before anything else is."""
-        self._owned.callback(close)
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._owned.callback(close)
+        if is_closed:
+            close()
 
     def owns_file(self, reader: ModelFile) -> None:
         """Have the file closed behind everything that reads it."""
@@ -287,6 +301,7 @@ class ModelRunner(RunnerBlocks):
     def close(self) -> None:
         """Give the memory back; the runner cannot be used afterwards."""
         with self._lock:
+            self._is_closed = True
             self._owned.close()
 
 

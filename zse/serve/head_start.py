@@ -96,6 +96,7 @@ class HeadStart:
                 self._phases,
                 cache_dir=settings.cache_dir,
                 retained=self._retained,
+                peering=settings.serve.peering,
             )
         except BaseException as error:  # noqa: BLE001 - raised by ``take``
             self._error = error

@@ -88,7 +88,7 @@ class Cache:
 
         return self._obtain(_name_of(store), write)
 
-    def adopt(self, url: str | Location, file: Path) -> Path:
+    def adopt(self, url: str | Location, complete: Callable[[], Path]) -> Path:
         """Return the local copy of an object whose bytes lie in a file of ``folder`` already.
 
         The file gets the copy's name, unless the copy is there: then it is left as it is. What
@@ -96,14 +96,19 @@ class Cache:
 
         Args:
             url: The object.
-            file: Whole and checked; its owner removes it if it was not taken.
+            complete: Called where there is no copy; returns the file, whole and checked, which
+                its owner removes if it was not taken.
 
         Raises:
             NotFoundError: There is no such object.
             StoreError: The storage failed, or the cache folder cannot be used.
         """
         store = open_store(url, self._settings)
-        return self._obtain_and_shrink(_name_of(store), str(store.location), file.replace)
+
+        def write(path: Path) -> None:
+            complete().replace(path)
+
+        return self._obtain_and_shrink(_name_of(store), str(store.location), write)
 
     def make(self, name: str, origin: str, write: Callable[[Path], object]) -> Path:
         """Return a model that this machine makes, making it when it is not there.

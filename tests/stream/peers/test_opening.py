@@ -214,6 +214,23 @@ def test_a_load_that_ends_leaves_what_was_kept_to_be_shared(cluster, settings):
         file.close()
 
 
+def test_a_file_that_another_server_of_this_machine_has_kept_is_not_read_again(cluster, settings):
+    """A replica whose device was fed from the other's, not through here, has kept nothing."""
+    found = settings(share_weights=True)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        reader.source.finish(reader.header).close()
+    before = origin_bytes(cluster)
+    with open_shared(parse_location(cluster.url), found, is_streamed=True) as reader:
+        file = reader.source.finish(reader.header)
+        assert file.path.read_bytes() == cluster.data
+        file.close()
+    assert origin_bytes(cluster) - before < 300_000, "the first pages, which have the header"
+
+
+def test_replicas_of_this_host_have_no_addresses():
+    assert peer_urls(PeerOptions(peers_from="host")) == []
+
+
 def test_a_full_disk_shares_nothing_and_feeds_the_device(cluster, settings, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -25,6 +25,8 @@ from zse.stream.options import options_for, spread
 from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zse.backends import ModelLoad
     from zse.backends.gpu.kv_pool import KVLayout
     from zse.backends.gpu.passes import Passes
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions, StreamOptions
     from zse.stream.options import LoaderOptions, LoadReport
+    from zse.stream.peers.beside import PeerMemory
+    from zse.stream.peers.copied import Load
     from zse.stream.placement import Placement
     from zse.stream.plan import ReadPlan
     from zse.stream.source import ByteSource
@@ -68,6 +72,7 @@ class Arrival:
         retained: Retained | None = None,
         areas: Areas | None = None,
         options: LoaderOptions | None = None,
+        peers: PeerMemory | None = None,
     ) -> None:
         length = placement.length_bytes
         free, _ = gpu.memory()
@@ -79,11 +84,11 @@ class Arrival:
         """What it goes into; None where everything is made for it."""
         if retained is None:
             self.budget.check()
-            self.block = gpu.allocate(length)
+            self.block = gpu.allocate(length) if peers is None else peers.allocate(gpu, length)
         else:
             self.block = retained.backend.weights
         self._plan = plan
-        self._loading = begin_load(gpu, source, plan, self.block.address, options, areas=areas)
+        self._loading = self._copied(peers) or self._begin(plan, options, areas)
         self._waiting = threading.Lock()
         self._report: LoadReport | None = None
 
@@ -118,13 +123,15 @@ class Arrival:
         share: Placement | None = None,
         allowed_bytes: int = 0,
         streaming: StreamOptions | None = None,
+        peers: PeerMemory | None = None,
         phases: Phases = no_phases,
     ) -> Arrival | StreamedArrival:
         """Open a GPU (``cuda:1``) and send a file's weights on their way; return while they move.
 
         With a ``share`` they are those of a rank. It reads through the page cache, where the other
         ranks find what is on the same pages. A model that is larger than the memory streams
-        through it, where ``streaming`` allows that.
+        through it, where ``streaming`` allows that. What ``peers`` on this host have in a GPU's
+        memory is copied from there, and nothing is read before that is known.
 
         Raises:
             DeviceError: The GPU is absent, busy or too small.
@@ -137,10 +144,14 @@ class Arrival:
             placement = share or WholeFile(header)
             length = placement.length_bytes
             is_larger = 0 < allowed_bytes < length
-            source: ByteSource = plain if is_larger else AheadSource(plain, placement)
+            is_lent = peers is not None and not is_larger and peers.look(placement)
+            if peers is not None:
+                undo.callback(peers.close)
+            is_read = not (is_larger or is_lent)
+            source: ByteSource = AheadSource(plain, placement) if is_read else plain
             undo.callback(source.close)
             plan = plan_load(source, placement)
-            areas = begin_areas(source, plan)
+            areas = None if is_lent else begin_areas(source, plan)
             if areas is not None:
                 undo.callback(areas.close)
             with phases("context"):
@@ -158,14 +169,40 @@ class Arrival:
                     source.detach()  # what stays is not known yet
                 if areas is not None:
                     areas.close()
+                if peers is not None:
+                    peers.close()
                 undo.pop_all()
                 return streamed
             with phases("gpu-memory"):
                 arrival = cls(
-                    gpu, source, placement, plan, allowed_bytes=allowed_bytes, areas=areas
+                    gpu,
+                    source,
+                    placement,
+                    plan,
+                    allowed_bytes=allowed_bytes,
+                    areas=areas,
+                    peers=peers,
                 )
             undo.pop_all()
         return arrival
+
+    def _begin(
+        self, plan: ReadPlan, options: LoaderOptions | None = None, areas: Areas | None = None
+    ) -> Load:
+        return begin_load(self.gpu, self.source, plan, self.block.address, options, areas=areas)
+
+    def _copied(self, peers: PeerMemory | None) -> Load | None:
+        """Begin to copy from a replica on this host, and to read what it has not got behind that.
+
+        None where no replica lends anything.
+        """
+
+        def begin_rest(names: Sequence[str]) -> Load:
+            return self._begin(plan_load(self.source, self.placement, groups=names))
+
+        if peers is None:
+            return None
+        return peers.begin_load(self.gpu, self._plan, self.block.address, begin_rest)
 
     def place(self, load: ModelLoad, options: LoadOptions, layout: KVLayout) -> None:
         """Do nothing: where everything lies was known when it was sent on its way."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
     from zse.kernels.launcher import Launcher
     from zse.models.spec import HeadSpec, ModelSpec, Pooling
+    from zse.stream.peers.lending import Lendable
     from zse.stream.placement import Placement
     from zse.stream.weights import StreamFacts
 
@@ -335,6 +336,11 @@ class GPUBackend(PooledBlocks, StartingBackend):
     def key_factors(self) -> Mapping[int, array[float]]:
         """What keys are divided by, by layer; a layer without any is absent."""
         return self._model.key_factors.factors
+
+    def lendable(self) -> Lendable | None:
+        from zse.backends.gpu.lendable import lendable_of
+
+        return lendable_of(self._gpu, self._model.weights.header, self.weights)
 
     def retain(self) -> Retained | None:
         """Have ``close`` leave everything to a model of the same shape; None where it cannot be."""

@@ -105,6 +105,8 @@ class KeepingSource:
     def finish(self, header: ZSEHeader) -> OpenFile | None:
         """Complete the file, check every digest, and give it its name in the cache.
 
+        Nothing is completed where another process of this machine has put it there.
+
         Returns:
             The file, open; None where the disk was full.
 
@@ -114,10 +116,14 @@ class KeepingSource:
         """
         if not self._is_whole:
             return None
-        _write(self._fd, 0, memoryview(CONTAINER.seal(header.to_bytes())))
-        for region in header.regions:
-            self._complete(region)
-        return open_file(Cache(self._settings).adopt(self._location, self._path))
+
+        def complete() -> Path:
+            _write(self._fd, 0, memoryview(CONTAINER.seal(header.to_bytes())))
+            for region in header.regions:
+                self._complete(region)
+            return self._path
+
+        return open_file(Cache(self._settings).adopt(self._location, complete))
 
     def _drop(self) -> None:
         fd, self._fd = self._fd, -1

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from zse.stream.source import ByteSource
 
 _LOG = logging.getLogger("zse.stream")
+THIS_HOST = "host"
+"""In place of a name: replicas on this machine alone, by their GPU memory."""
 MOST_PEERS = 8
 """That one start asks; of more some are chosen, others by others."""
 
@@ -88,7 +90,9 @@ def peer_urls(options: PeerOptions, secret: bytes = b"") -> list[str]:
     urls = [url.rstrip("/") for url in options.peers]
     for url in urls:
         check_url(url)
-    if is_network(options.peers_from):
+    if options.peers_from == THIS_HOST:
+        pass  # they are found without an address: see ``beside``
+    elif is_network(options.peers_from):
         urls += replicas_on_network(options.peers_from, secret)
     elif options.peers_from:
         urls += _addresses_of(options.peers_from, options.share_port)

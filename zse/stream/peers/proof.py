@@ -76,7 +76,7 @@ def signed_request(secret: bytes, path: str, first: int, end: int) -> dict[str, 
 
 def answer_proof(secret: bytes, nonce: str, status: int, content_range: str) -> str:
     """Return what an answer shows of itself."""
-    return _mac(secret, "answer", nonce, str(status), content_range)
+    return mac(secret, "answer", nonce, str(status), content_range)
 
 
 def check_answer(secret: bytes, nonce: str, status: int, content_range: str, proof: str) -> None:
@@ -86,7 +86,7 @@ def check_answer(secret: bytes, nonce: str, status: int, content_range: str, pro
         PeerProofError: It does not.
     """
     expected = answer_proof(secret, nonce, status, content_range)
-    if not _is_equal(expected, proof):
+    if not is_equal(expected, proof):
         raise PeerProofError("the answer is not proven: its sender does not know the secret")
 
 
@@ -119,7 +119,7 @@ class RequestCheck:
             raise PeerProofError("the request proves nothing")
         given = {"Range": headers.get("range", ""), TIME_HEADER: moment, NONCE_HEADER: nonce}
         expected = _request_proof(self._secret, path, given)
-        if not _is_equal(expected, headers.get(PROOF_HEADER, "")):
+        if not is_equal(expected, headers.get(PROOF_HEADER, "")):
             raise PeerProofError("the request is not proven: its sender does not know the secret")
         now = self._clock()
         if abs(now - int(moment)) > WINDOW_SECONDS:
@@ -142,16 +142,17 @@ class RequestCheck:
 
 
 def _request_proof(secret: bytes, path: str, headers: Mapping[str, str]) -> str:
-    return _mac(
+    return mac(
         secret, "request", path, headers["Range"], headers[TIME_HEADER], headers[NONCE_HEADER]
     )
 
 
-def _is_equal(expected: str, given: str) -> bool:
+def is_equal(expected: str, given: str) -> bool:
     """Compare in constant time; what is given may be any text."""
     return hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace"))
 
 
-def _mac(secret: bytes, *parts: str) -> str:
+def mac(secret: bytes, *parts: str) -> str:
+    """Return HMAC-SHA256 over words, in hexadecimal."""
     text = "\n".join(("zse-peers-1", *parts))
     return hmac.digest(secret, text.encode("latin-1", "replace"), "sha256").hex()

@@ -1,0 +1,48 @@
+"""Two servers of one host with the stub driver's GPU: the second copies the weights of the first.
+
+The stub's kernels compute nothing, so no answer is asked for.
+"""
+
+import secrets
+
+import pytest
+import stub_libcuda
+from sample_packs import write_stub_pack
+
+from zse.quantize.locate import locate_model
+from zse.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    return write_stub_pack(tmp_path_factory.mktemp("kernels") / "sm_90.zkp")
+
+
+def test_a_second_server_copies_the_first_ones_weights_until_that_gives_its_model_up(
+    pack, start_command, tmp_path
+):
+    model = locate_model("tiny", Settings(cache_dir=tmp_path), quant="int4")
+    secret = tmp_path / "secret"
+    secret.write_text(f"what all replicas know, {secrets.token_hex(8)}")
+
+    def start(*more):
+        server = start_command(
+            "-m", "zse.serve", str(model), "--device", "cuda", "--kernels", str(pack),
+            "--port", "0", "--peer-secret-file", str(secret), "--peers-from", "host", *more,
+            LD_LIBRARY_PATH=str(stub_libcuda.build().parent), ZSE_STUB_TOTAL=str(4 << 30),
+        )  # fmt: skip
+        server.wait_for_line("ready")
+        return server, server.wait_for_line("weights are on the GPU")["source"]
+
+    first, source = start("--share-weights", "--share-port", "0")
+    assert source != "peer memory"
+    first.wait_for_line("weights are lent to replicas on this host")
+    second, source = start()
+    assert source == "peer memory"
+    assert first.wait_for_line("weights are lent")["borrower"] == second.process.pid
+    assert second.stop() == 0
+    loaded = first.http.get("/v1/models").json()["data"][0]["id"]
+    first.http.post("/api/models/unload", json={"model": loaded}).raise_for_status()
+    _, source = start()
+    assert source != "peer memory"
+    assert first.stop() == 0
