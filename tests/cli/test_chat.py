@@ -4,7 +4,7 @@ import io
 import json
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -153,6 +153,11 @@ def test_an_error_in_mid_answer_begins_on_a_line_of_its_own(typed, capsys):
     [
         (401, b'{"error": {"message": "No API key"}}', "answered 401: No API key", "--api-key"),
         (200, b"", "broke off", "zse serve MODEL"),
+        (200, b'data: {"choices": [{"delta": null}]}\n\n', "broke off", "zse serve MODEL"),
+        (200, b"data: {nothing\n\n", "sent no chat completion", ""),
+        (200, b'data: {"choices": 1}\n\n', "sent no chat completion", ""),
+        (200, b'data: {"error": "too hot"}\n\n', "stopped the answer: too hot", ""),
+        (200, b'data: {"error": {"message": "too hot"}}\n\n', "answer: too hot", ""),
     ],
 )
 def test_each_way_in_which_a_server_fails_has_its_next_step(status, sent, said, hint):
@@ -162,6 +167,16 @@ def test_each_way_in_which_a_server_fails_has_its_next_step(status, sent, said, 
             list(backend.answer([{"role": "user", "content": "hi"}], {}))
         backend.close()
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_the_space_behind_a_field_of_an_event_may_be_left_out(space):
+    sent = f'event: x\ndata:{space}{{"choices": [{{"delta": {{"content": "hi"}}}}]}}\n\n'
+    with given_answer(200, sent.encode()) as url:
+        backend = ServerBackend(url, model="default", api_key="unused")
+        with closing(backend.answer([{"role": "user", "content": "hi"}], {})) as answer:
+            assert next(answer) == "hi"
+        backend.close()
 
 
 def test_a_server_that_is_not_there_is_to_be_started():

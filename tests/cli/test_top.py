@@ -94,6 +94,7 @@ def test_without_a_terminal_it_looks_once(
     [
         (401, "{}", "need a key"),
         (503, '{"error": {"message": "loading"}}', "is not ready: loading"),
+        (503, '{"error": "loading"}', "answered 503"),
         (200, "[]", "not with statistics of zse"),
         (404, "<html>", "answered 404"),
     ],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from zse.errors import UnsupportedModelError, ZSEError
 from zse.options import load_fields
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]
 _START = "zse serve MODEL"
+_DONE = "[DONE]"
 
 
 class ServerError(ZSEError):
@@ -120,9 +122,9 @@ class ServerBackend:
                     response.read()
                     raise _refusal(response)
                 for line in response.iter_lines():
-                    if not line.startswith("data: ") or line == "data: [DONE]":
-                        continue
-                    yield _text_of(json.loads(line.removeprefix("data: ")))
+                    field, _, value = line.partition(":")
+                    if field == "data" and value.strip() != _DONE:
+                        yield _text_of(value)
         except httpx.InvalidURL as error:
             raise ServerError(f"{self._url!r} is no address: {error}") from None
         except httpx.ConnectError as error:
@@ -139,6 +141,21 @@ class ServerBackend:
         self._client.close()
 
 
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+
+
+class _Chunk(msgspec.Struct):
+    """What is read of one event of a stream; other servers leave out what ours always says."""
+
+    choices: list[_Choice] | None = None
+    error: Any = None
+
+
 def _refusal(response: httpx.Response) -> ServerError:
     try:
         message = response.json()["error"]["message"]
@@ -148,8 +165,18 @@ def _refusal(response: httpx.Response) -> ServerError:
     return ServerError(f"the server answered {response.status_code}: {message}", hint=hint)
 
 
-def _text_of(chunk: dict[str, Any]) -> str:
-    if "error" in chunk:
-        raise ServerError(f"the server stopped the answer: {chunk['error'].get('message')}")
-    choices = chunk.get("choices") or [{}]
-    return choices[0].get("delta", {}).get("content") or ""
+def _text_of(event: str) -> str:
+    """Return the text that an event of a stream adds.
+
+    Raises:
+        ServerError: It is an error, or no event of a chat completion.
+    """
+    try:
+        chunk = msgspec.json.decode(event, type=_Chunk)
+    except msgspec.DecodeError as error:
+        raise ServerError(f"the server sent no chat completion: {error}") from None
+    if chunk.error is not None:
+        said = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
+        raise ServerError(f"the server stopped the answer: {str(said)[:500]}")
+    delta = chunk.choices[0].delta if chunk.choices else None
+    return (delta.content if delta else None) or ""

@@ -69,8 +69,9 @@ def _checked(response: httpx.Response, url: str) -> dict[str, Any]:
         answer = response.json()
     except ValueError:
         answer = None
-    if response.status_code == 503 and isinstance(answer, dict) and "error" in answer:
-        raise UnreachableError(f"{url} is not ready: {answer['error'].get('message', '')}")
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if response.status_code == 503 and isinstance(error, dict):
+        raise UnreachableError(f"{url} is not ready: {error.get('message', '')}")
     if response.status_code != 200 or not isinstance(answer, dict) or "models" not in answer:
         raise UnreachableError(
             f"{url} answered {response.status_code}, and not with statistics of zse",
