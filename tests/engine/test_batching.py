@@ -1,9 +1,11 @@
 """BatchingEngine: texts in, texts out, for many callers of one loop."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
+from zse.engine import batching
 from zse.engine.batching import BatchConfig, BatchingEngine, BatchRequest
 from zse.engine.llm import LLM
 from zse.engine.request import Request, SamplingParams
@@ -34,6 +36,26 @@ def test_a_request_is_the_engines_own():
 def test_an_engine_that_was_not_started_says_so():
     with pytest.raises(UsageError, match="not started"):
         asyncio.run(BatchingEngine("tiny").generate("x"))
+
+
+def test_tasks_that_start_an_engine_together_load_its_model_once(monkeypatch):
+    done = []
+
+    def load(*_):
+        done.append("loaded")
+        reader = SimpleNamespace(close=lambda: done.append("file closed"))
+        return SimpleNamespace(core=None, tokenizer=None, reader=reader)
+
+    closing = SimpleNamespace(close=lambda: done.append("engine closed"))
+    monkeypatch.setattr(batching, "load_model", load)
+    monkeypatch.setattr(batching, "AsyncEngine", lambda *_: closing)
+
+    async def together():
+        engine = BatchingEngine("tiny")
+        await asyncio.gather(engine.start(), engine.start(), engine.stop(), engine.stop())
+
+    asyncio.run(together())
+    assert done == ["loaded", "engine closed", "file closed"]
 
 
 @pytest.mark.slow

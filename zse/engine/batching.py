@@ -75,6 +75,8 @@ class BatchingEngine:
         self._options = (config or BatchConfig()).to_options(**options)
         self._loaded: LoadedModel | None = None
         self._engine: AsyncEngine | None = None
+        self._changing = asyncio.Lock()
+        """Held while the model is loaded or closed: tasks that start it together load it once."""
 
     async def start(self) -> None:
         """Load the model and begin to compute; twice does nothing.
@@ -82,19 +84,24 @@ class BatchingEngine:
         Raises:
             ZSEError: The model is missing, damaged or does not fit.
         """
-        if self._engine is None:
-            self._loaded = await asyncio.to_thread(
-                load_model, self._model, self._options, load_settings()
-            )
-            self._engine = AsyncEngine(self._loaded.core, self._loaded.tokenizer)
+        async with self._changing:
+            if self._engine is None:
+                self._loaded = await asyncio.to_thread(
+                    load_model, self._model, self._options, load_settings()
+                )
+                self._engine = AsyncEngine(self._loaded.core, self._loaded.tokenizer)
 
     async def stop(self) -> None:
         """Fail what is in flight and give the memory back; ``start`` may be called again."""
-        engine, loaded = self._engine, self._loaded
-        self._engine = self._loaded = None
-        if engine is not None and loaded is not None:
-            await asyncio.to_thread(engine.close)
-            loaded.reader.close()
+        async with self._changing:
+            engine, loaded = self._engine, self._loaded
+            self._engine = self._loaded = None
+            if engine is None or loaded is None:
+                return
+            try:
+                await asyncio.to_thread(engine.close)
+            finally:
+                loaded.reader.close()
 
     async def generate(self, prompt: str, **sampling: Any) -> str:
         """Return the whole answer to a text; ``sampling`` is as for ``generate_stream``.
