@@ -55,10 +55,7 @@ async def create_message(request: Request) -> ASGIApp:
         shows_thinking=shows_thinking(body),
         is_short_of_context=order.params.max_tokens != body.max_tokens,
     )
-    headers = {
-        **ignored_header([*ignored, *without_effect(body, model)]),
-        "request-id": request.state.request_id,
-    }
+    headers = _headers(request, [*ignored, *without_effect(body, model)])
     if body.stream:
         events = frames(message, turn, sink_of(request))
         return event_stream(request, message.id, events, headers=headers)
@@ -73,10 +70,7 @@ async def count_tokens(request: Request) -> ASGIApp:
     size = await with_body(request, num_characters, mapping)
     admit(request, num_choices=1, size=size)
     plan = await in_turn(request, partial(_plan_turn, body, model), size=size)
-    headers = {
-        **ignored_header([*ignored, *without_effect(body, model)]),
-        "request-id": request.state.request_id,
-    }
+    headers = _headers(request, [*ignored, *without_effect(body, model)])
     return json_response({"input_tokens": len(plan.prompt)}, headers)
 
 
