@@ -39,8 +39,10 @@ def test_a_conversation_is_there_again_after_a_restart(store, state):
     again.close()
 
 
-def test_only_its_user_may_read_the_file_and_it_is_in_wal_mode(store, state):
+def test_the_first_statement_makes_the_file_in_wal_mode_for_its_user_alone(store, state):
     path = state.settings.home / FOLDER / FILE_NAME
+    assert not path.exists()  # it is made in the loop, which waits for no disk
+    store.find("alice")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert path.with_name(FILE_NAME + "-wal").exists()

@@ -62,12 +62,16 @@ Row = dict[str, Any]
 
 
 class Conversations:
-    """All conversations of a server; in memory where its folder cannot be written."""
+    """All conversations of a server; in memory where its folder cannot be written.
+
+    Made in the event loop, it opens its file with the first statement, off the loop: that may wait
+    for another process that writes to the file.
+    """
 
     def __init__(self, state: AppState) -> None:
         self._lock = threading.Lock()
-        self._database = _open(state.settings.home.expanduser() / FOLDER)
-        self._database.row_factory = sqlite3.Row
+        self._folder = state.settings.home.expanduser() / FOLDER
+        self._opened: sqlite3.Connection | None = None
 
     def create(self, owner: str, **facts: Any) -> Row:
         """Begin a conversation; ``facts`` are its title, system prompt and settings.
@@ -170,7 +174,8 @@ class Conversations:
 
     def close(self) -> None:
         with self._lock:
-            self._database.close()
+            if self._opened is not None:
+                self._opened.close()
 
     def _check_messages(self, conversation: str, facts: Row) -> None:
         """Look at what is there, without reading it, before a message is added."""
@@ -213,17 +218,24 @@ class Conversations:
 
     def _run(self, statement: str, *values: Any) -> None:
         try:
-            with self._lock, self._database:
-                self._database.execute(statement, values)
+            with self._lock, self._database() as database:
+                database.execute(statement, values)
         except sqlite3.Error as error:
             raise _not_kept(error) from error
 
     def _rows(self, statement: str, *values: Any) -> list[Row]:
         try:
-            with self._lock, closing(self._database.execute(statement, values)) as cursor:
+            with self._lock, closing(self._database().execute(statement, values)) as cursor:
                 return [_loaded(row) for row in cursor]
         except sqlite3.Error as error:
             raise _not_kept(error) from error
+
+    def _database(self) -> sqlite3.Connection:
+        """Return the database; the caller holds the lock."""
+        if self._opened is None:
+            self._opened = _open(self._folder)
+            self._opened.row_factory = sqlite3.Row
+        return self._opened
 
 
 def branch(messages: list[Row], last: str | None) -> list[Row]:
