@@ -8,6 +8,7 @@ import pytest
 
 from zse.mesh.duties import Duty
 from zse.mesh.finding import Finder
+from zse.mesh.flight import Overdue
 from zse.mesh.front import Front
 from zse.mesh.messages import NodeState, StageState, StepHead
 from zse.mesh.stage_host import StageHost
@@ -41,6 +42,24 @@ def test_a_standby_that_lacks_what_no_log_has_any_more_is_not_ready(front):
             front, "a", StageState(*FIRST, True, 9, log_base=base), StageState(*SECOND, False, done)
         )
         assert front._ready() == expected
+
+
+def test_nothing_is_sent_again_while_who_has_the_late_step_is_under_suspicion(front, monkeypatch):
+    """All would do the same work again just before it goes to another."""
+    orders = []
+    monkeypatch.setattr(front, "_give_order", lambda: orders.append(front.epoch))
+    late = Overdue(number=10, seconds=0.5, is_first=False)
+    monkeypatch.setattr(front._flight, "overdue", lambda *_: late)
+    for name in "ab":
+        told(front, name, StageState(*FIRST, name == "a", 10), StageState(*SECOND, name == "b", 9))
+        front.peers.by_name[name].state_time = 0.0
+        front.peers.by_name[name].link = SimpleNamespace(is_closed=False)
+    front.membership.accused("b", 1.0)
+    front._look_at_steps(0.0, 1.0)
+    assert orders == []
+    front.membership.heard("b", 1.1)
+    front._look_at_steps(0.0, 1.1)
+    assert orders == [7]
 
 
 def test_steps_are_remembered_until_who_has_just_taken_a_stage_over_has_computed_them(front):
