@@ -7,10 +7,11 @@ import gc
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from zse.backends.types import DeviceUsed
 from zse.engine.llm import LLM
 from zse.engine.ranks import group, opening
 from zse.engine.ranks.messages import End, decoded
@@ -66,6 +67,48 @@ def test_a_server_of_ranks_has_one_model_as_it_is(flag: str, changes: dict[str, 
     ServeOptions(**changes)
     with pytest.raises(UsageError, match=f"{flag} is given beside --tensor-parallel 2"):
         ServeOptions(**changes, load=load_options(tensor_parallel=2))
+
+
+A100 = DeviceUsed(name="cuda:0", hardware="A100", instructions="sm_80")
+H100 = DeviceUsed(name="cuda:1", hardware="H100", instructions="sm_90")
+H200 = DeviceUsed(name="cuda:2", hardware="H200", instructions="sm_90")
+
+
+def told_ready(devices: list[DeviceUsed], **parallel: int) -> None:
+    """Let rank 0 hear from all ranks that they are ready."""
+    gifts = [SimpleNamespace(payload=opening.kind_of(one)) for one in devices]
+    link = SimpleNamespace(exchange=lambda _own: gifts)
+    opened = opening.OpenedRanks(
+        group=cast("Any", SimpleNamespace(close=None, link=link)),
+        part=cast("Any", None),
+        options=load_options(**parallel),
+        arrival=None,
+    )
+    opened.wait_until_ready(
+        cast("Any", SimpleNamespace(device=devices[0], owns=lambda _close: None))
+    )
+
+
+def test_devices_that_round_in_different_ways_share_no_layers() -> None:
+    """Each chooses the token for itself: what differs in a bit may end in two of them."""
+    words = r"cannot share layers: rank 0: A100 \(sm_80\), rank 1: H100 \(sm_90\)"
+    with pytest.raises(DeviceError, match=words) as caught:
+        told_ready([A100, H100], tensor_parallel=2)
+    assert "--pipeline-parallel" in caught.value.hint
+    with pytest.raises(DeviceError, match="cannot share layers"):
+        told_ready([H100, H200, H200, A100], tensor_parallel=2, pipeline_parallel=2)
+
+
+def test_stages_may_be_of_different_kinds_and_unequal_devices_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told_ready([H100, H100], tensor_parallel=2)
+    assert not caplog.text
+    told_ready([H100, H200], tensor_parallel=2)
+    assert "at the slowest's pace: rank 0: H100 (sm_90), rank 1: H200 (sm_90)" in caplog.text
+    caplog.clear()
+    told_ready([A100, A100, H100, H100], tensor_parallel=2, pipeline_parallel=2)
+    assert "rank 1: A100 (sm_80), rank 2: H100 (sm_90)" in caplog.text
 
 
 def test_more_ranks_than_heads_are_refused_before_any_is_started() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from zse.engine.ranks.devices import devices_of, options_of
 from zse.engine.ranks.group import RankGroup
 from zse.engine.ranks.stage_memory import stage_bytes
 from zse.engine.ranks.stages import Places, place_part
-from zse.errors import UsageError
+from zse.errors import DeviceError, UsageError
 from zse.format.reader import ZSEReader
 from zse.models.cuts import cut_layers
 from zse.models.runner import load_runner, spec_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.ranks import RankPart
+    from zse.backends.types import DeviceUsed
     from zse.device.gpu import Gpu
     from zse.device.phases import Phases
     from zse.format.model_file import ModelFile
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from zse.models.runner import ModelRunner
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
+
+
+_LOG = logging.getLogger("zse.engine")
 
 
 @record
@@ -64,10 +69,12 @@ class OpenedRanks:
         """Wait until every rank has its share; from now on the runner closes them.
 
         Raises:
-            DeviceError: A rank failed.
+            DeviceError: A rank failed, or devices that share layers are of different kinds.
         """
         runner.owns(self.group.close)
-        self.group.link.exchange(b"ready")
+        gifts = self.group.link.exchange(kind_of(runner.device))
+        ranks = self.options.ranks.tensor_parallel
+        check_alike([gift.payload for gift in gifts], ranks)
 
 
 def open_ranks(
@@ -185,6 +192,39 @@ def check_links(gpu: Gpu, devices: Sequence[str]) -> None:
     for ordinal in map(check_device, devices):
         if ordinal != gpu.info.ordinal:
             gpu.link_to(ordinal)
+
+
+def kind_of(device: DeviceUsed) -> bytes:
+    """Return what a rank that is ready says of its device."""
+    return f"{device.hardware}\n{device.instructions}".encode()
+
+
+def check_alike(kinds: Sequence[bytes], ranks: int) -> None:
+    """Refuse devices that would share layers and round in different ways; name unequal ones.
+
+    Every rank computes for itself what is not divided (norms, routers, the choice of a token), and
+    what one has in other bits than the next ends in two different tokens.
+
+    Args:
+        kinds: Of all devices, in the order of ranks; see ``kind_of``.
+        ranks: That share the layers of a stage.
+
+    Raises:
+        DeviceError: Devices of one stage have different instructions.
+    """
+    said = [kind.decode().partition("\n")[::2] for kind in kinds]
+    told = ", ".join(f"rank {n}: {name} ({code})" for n, (name, code) in enumerate(said))
+    for first in range(0, len(said), ranks):
+        if len({code for _, code in said[first : first + ranks]}) > 1:
+            raise DeviceError(
+                f"devices that round in different ways cannot share layers: {told}",
+                hint="Give each layers of its own: --pipeline-parallel instead of "
+                "--tensor-parallel; or name devices of one kind with --gpus.",
+            )
+    if len(set(said)) > 1:
+        _LOG.warning(
+            "devices of different kinds compute one model, at the slowest's pace: %s", told
+        )
 
 
 def check_options(options: LoadOptions) -> None:

@@ -28,7 +28,7 @@ from zse.engine.ranks.messages import (
     batch_of,
     decoded,
 )
-from zse.engine.ranks.opening import check_links
+from zse.engine.ranks.opening import check_links, kind_of
 from zse.engine.ranks.shared import Receiver, SharedMemory
 from zse.engine.ranks.stages import Places, place_part
 from zse.errors import EngineError
@@ -94,7 +94,7 @@ def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket
             arrival=arrival,
             part=part,
         )
-        link.exchange(b"ready")
+        link.exchange(kind_of(runner.device))
         _Rank(runner, receiver, link).run()
 
 
