@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from zse.format import append
 from zse.format.append import append_section, remove_section
 from zse.format.errors import Misuse, Rule
 from zse.format.reader import ZSEReader
+from zse.format.writer import ZSEWriter
 
 DATA = bytes(range(256)) * 40
 NAME = "kernels/sm_90"
@@ -138,3 +140,36 @@ def test_a_section_before_others_becomes_zeros(path: Path) -> None:
     remove_section(path, NAME)
     assert read(path, "kernels/sm_80") == DATA[:100]
     assert DATA not in path.read_bytes()
+
+
+def test_the_only_section_of_a_file_without_tensors_can_be_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "empty.zse"
+    with ZSEWriter(path, architecture="llama", model_config={}, provenance={}) as writer:
+        writer.add_section(NAME, DATA)
+        writer.plan([])
+    remove_section(path, NAME)
+    with ZSEReader(path) as reader:
+        reader.verify()
+        assert reader.header.sections == ()
+    assert DATA not in path.read_bytes()
+
+
+def test_a_kill_between_the_bytes_and_the_header_is_undone_as_the_error_says(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(append, "_write_header", killed)
+        with pytest.raises(KeyboardInterrupt):
+            append_section(path, NAME, DATA)
+    with breaks(Rule.TRAILING_BYTES) as broken:
+        ZSEReader(path)
+    advice = re.search(r"truncate -s (\d+) FILE", broken.value.hint)
+    assert advice is not None
+    os.truncate(path, int(advice[1]))
+    assert path.read_bytes() == before
+    append_section(path, NAME, DATA)
+    assert read(path, NAME) == DATA

@@ -46,6 +46,18 @@ def test_fingerprint_changes_with_content_and_not_with_time(
     assert fingerprint(folder) != before
 
 
+def test_fingerprint_changes_with_how_vectors_of_texts_are_made(
+    make_checkpoint, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    found = {fingerprint(folder)}
+    (folder / "1_Pooling").mkdir()
+    for mode in ("mean_tokens", "cls_token"):
+        (folder / "1_Pooling/config.json").write_text(f'{{"pooling_mode_{mode}": true}}')
+        found.add(fingerprint(folder))
+    assert len(found) == 3
+
+
 def test_a_hub_address_is_a_hub_id_with_its_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from little_tokenizer import write_tokenizer
 
-from zse.errors import NotFoundError, UsageError
+from zse.errors import CheckpointError, NotFoundError, UsageError
 from zse.format.reader import ZSEReader
 from zse.quantize.convert import ConversionProgress, convert_model
-from zse.quantize.text_files import TextOptions, TokenizerMissingError
+from zse.quantize.text_files import TextOptions, TokenizerMissingError, default_template
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,3 +162,26 @@ def test_options_that_name_nothing_usable_are_errors(tmp_path: Path, base: Path)
             TextOptions(chat_template=tmp_path / name)
     with pytest.raises(UsageError, match="contradict"):
         TextOptions(tokenizer=base, allow_no_tokenizer=True)
+
+
+def test_of_several_templates_the_default_one_is_taken_whatever_stands_beside_it() -> None:
+    listed = [7, {"name": ["x"]}, {"name": "default", "template": TEMPLATE}, None]
+    config = json.dumps({"chat_template": listed}).encode()
+    assert default_template({"tokenizer_config.json": config}) == TEMPLATE
+    assert default_template({"tokenizer_config.json": b'{"chat_template": [1]}'}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("chat_template.jinja", b"\xff"),
+        ("tokenizer_config.json", b"\xff"),
+        ("tokenizer_config.json", b"[" * 100_000),
+        ("chat_template.json", b"[]"),
+    ],
+)
+def test_a_template_that_cannot_be_read_is_an_error_that_names_the_file(
+    name: str, data: bytes
+) -> None:
+    with pytest.raises(CheckpointError, match=name):
+        default_template({name: data})

@@ -1,7 +1,9 @@
 """Adds a section at the end of a finished .zse file, in place, or takes one away.
 
-The bytes come first, then the header in one write: until then the file is what it was, and a write
-that fails is cut off again. The header's space was left with room for this when the file was made.
+The bytes come first, then the header in one write; bytes that cannot be written are cut off again.
+A process that is killed in between leaves bytes behind all that the header lists, for which readers
+refuse the file (``trailing_bytes``): cut off there, it is what it was. The space of the header was
+left with room for this when the file was made.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from zse.format.errors import Rule
 from zse.format.names import check_section_name
 from zse.format.partial import lock_alone, write_at
 from zse.format.reader import open_file, read_header
-from zse.format.spec import CONTAINER, PAGE, Section
+from zse.format.spec import CONTAINER, HEADER_SLACK, PAGE, Section, ZSEHeader
 from zse.format.validate import validate
 from zse.units import align_up
 
@@ -71,18 +73,25 @@ def remove_section(path: str | os.PathLike[str], name: str) -> Section:
         if old is None:
             raise NotFoundError(f"{path} has no section {name}", hint="zse inspect lists them.")
         left = replace(header, sections=tuple(one for one in header.sections if one is not old))
-        end_bytes = align_up(max(region.end_bytes for region in left.regions), PAGE)
+        raw = left.to_bytes()
+        end_bytes = align_up(_end_of(left, len(raw)), PAGE)
         if end_bytes < size_bytes:
             # Zeros first: should the end not be cut off, nothing of what was there is left.
             os.ftruncate(file.fd, max(end_bytes, old.offset_bytes))
             os.ftruncate(file.fd, size_bytes)
-        _write_header(file.fd, left.to_bytes(), header_end_bytes)
+        _write_header(file.fd, raw, header_end_bytes)
         if end_bytes < size_bytes:
             os.ftruncate(file.fd, end_bytes)
         else:
             write_at(file.fd, bytes(old.length_bytes), old.offset_bytes)
         os.fsync(file.fd)
     return old
+
+
+def _end_of(header: ZSEHeader, length_bytes: int) -> int:
+    """Return where what a header lists ends; of one that lists nothing, the space kept for it."""
+    ends = (region.end_bytes for region in header.regions)
+    return max(ends, default=PREFIX_BYTES + length_bytes + HEADER_SLACK)
 
 
 def _append(fd: int, path: str, name: str, data: bytes) -> Section:

@@ -116,7 +116,9 @@ def check_end(end_bytes: int, size_bytes: int) -> None:
     """Raise when the file goes on after everything that it lists."""
     if size_bytes > end_bytes:
         raise Rule.TRAILING_BYTES(
-            f"the file has {size_bytes} bytes, but everything listed ends at {end_bytes}"
+            f"the file has {size_bytes} bytes, but everything listed ends at {end_bytes}",
+            hint="If adding to the file was interrupted, cut the rest off: "
+            f"truncate -s {end_bytes} FILE. Otherwise copy or convert it again.",
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import UsageError
 from zse.models.builtin import builtin_checkpoint
+from zse.models.pooling import POOLING_SECTION
 from zse.models.resolve import (
     GGUF_SUFFIX,
     SUFFIX,
@@ -144,6 +145,8 @@ def fingerprint(checkpoint: Path) -> str:
     """
     is_gguf = checkpoint.is_file()
     paths = shards_of(checkpoint) if is_gguf else sorted(checkpoint.iterdir())
+    if not is_gguf and (checkpoint / POOLING_SECTION).is_file():
+        paths = [*paths, checkpoint / POOLING_SECTION]
     digest = hashlib.sha256()
     for path in paths:
         if path.suffix not in (".json", ".safetensors", ".jinja") and not is_gguf:

@@ -5,12 +5,12 @@ A model without a tokenizer converts, builds and dies when it is served, so it i
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.errors import CheckpointError, NotFoundError, TemplateError, UsageError
 from zse.models.pooling import MODULES_FILE, POOLING_SECTION, check_vectors
+from zse.quantize.weight_files import parse_json
 from zse.records import record
 from zse.text.binary import build_binary
 from zse.text.facts import parse_object
@@ -219,20 +219,25 @@ def default_template(files: Mapping[str, bytes]) -> str | None:
         files: Name -> content of those of ``TOKENIZER_FILES`` that there are.
 
     Raises:
-        CheckpointError: A file is not a JSON object.
+        CheckpointError: A file is not UTF-8 text, or not a JSON object.
     """
     if TEMPLATE in files:
-        return files[TEMPLATE].decode("utf-8", errors="strict")
+        try:
+            return files[TEMPLATE].decode()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(
+                f"{TEMPLATE} is not UTF-8 text: {error.reason} at byte {error.start}",
+                hint="Download the checkpoint again, or give another with --chat-template FILE.",
+            ) from error
     for name in ("chat_template.json", "tokenizer_config.json"):
         if name not in files:
             continue
-        try:
-            template = json.loads(files[name]).get("chat_template")
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"{name} cannot be read as a JSON object: {error}") from error
+        template = parse_json(files[name], name).get("chat_template")
         if isinstance(template, list):  # several templates, each with a name
-            named = {item.get("name"): item.get("template") for item in template}
-            template = named.get("default")
+            named = (item for item in template if isinstance(item, dict))
+            template = next(
+                (item.get("template") for item in named if item.get("name") == "default"), None
+            )
         if isinstance(template, str):
             return template
     return None

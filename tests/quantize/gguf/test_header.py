@@ -99,3 +99,23 @@ def test_a_file_cut_anywhere_is_refused(length: int) -> None:
     )
     with pytest.raises(CheckpointError):
         parsed(whole[:length])
+
+
+def test_of_a_large_file_no_more_is_read_than_its_header() -> None:
+    whole = file_of([setting("n", 4, struct.pack("<I", 7))], ONE)
+
+    class Mapped:
+        """A file of terabytes, of which it is told how far it was read."""
+
+        furthest = 0
+
+        def __len__(self) -> int:
+            return 1 << 40
+
+        def __getitem__(self, part: slice) -> bytes:
+            self.furthest = max(self.furthest, part.stop)
+            return whole[part]
+
+    mapped = Mapped()
+    assert parse_header(mapped, 1 << 40, "m.gguf").settings == {"n": 7}
+    assert mapped.furthest <= len(whole)

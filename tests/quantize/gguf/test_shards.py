@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import gguf
@@ -12,6 +14,7 @@ from gguf_files import write_gguf
 from zse.errors import CheckpointError
 from zse.models.resolve import RemoteFile, RemoteGguf, resolve_model
 from zse.quantize.convert import convert_model
+from zse.quantize.gguf import weights
 from zse.quantize.gguf.documents import read_header
 
 if TYPE_CHECKING:
@@ -132,3 +135,23 @@ def test_a_gguf_file_of_a_repository_is_named_with_or_without_a_scheme() -> None
     assert bare.location.repository == "owner/name-GGUF"
     assert isinstance(resolve_model("https://models.example.com/m.gguf"), RemoteGguf)
     assert isinstance(resolve_model("https://models.example.com/m.zse"), RemoteFile)
+
+
+def test_a_file_that_cannot_be_opened_is_named_and_leaves_no_other_open(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = split(whole, tmp_path / "split")
+    opened: list[int] = []
+    usual = os.open
+
+    def few(path: Path, *how: int) -> int:
+        if path == second:
+            raise OSError(errno.EMFILE, "Too many open files")
+        opened.append(usual(path, *how))
+        return opened[-1]
+
+    monkeypatch.setattr(weights.os, "open", few)
+    with pytest.raises(CheckpointError, match=r"00002-of-00002\.gguf cannot be opened: Too many"):
+        weights.GgufFile(first)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zse.errors import CheckpointError
 from zse.quantize.gguf.architectures import find_architecture
 from zse.quantize.gguf.config import config_of, generation_of, pooling_of
-from zse.quantize.gguf.header import MAX_HEADER_BYTES, GgufHeader, parse_header
+from zse.quantize.gguf.header import GgufHeader, parse_header
 from zse.quantize.gguf.shards import joined, shards_of
 from zse.quantize.gguf.texts import texts_of
 
@@ -40,10 +40,9 @@ def _read_one(path: Path) -> GgufHeader:
             if not size_bytes:
                 raise CheckpointError(f"{path} is empty", hint="Download the file again.")
             with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-                head = mapped[: min(MAX_HEADER_BYTES, size_bytes)]
+                return parse_header(mapped, size_bytes, str(path))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    return parse_header(head, size_bytes, str(path))
 
 
 def config_in(path: Path, header: GgufHeader) -> dict[str, Any]:

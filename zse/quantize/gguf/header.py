@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zse.errors import CheckpointError, UnsupportedModelError
 from zse.quantize.gguf.types import BLOCK_TYPES, BlockType
@@ -73,11 +73,19 @@ class GgufHeader:
     tensors: Mapping[str, GgufTensor]
 
 
-def parse_header(head: bytes, file_bytes: int, where: str) -> GgufHeader:
+class Sliceable(Protocol):
+    """The bytes of a file; those of a mapping are read when they are sliced."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+def parse_header(head: Sliceable, file_bytes: int, where: str) -> GgufHeader:
     """Parse a header.
 
     Args:
-        head: The file's first bytes: all of it, or ``MAX_HEADER_BYTES``.
+        head: The file, or the first bytes of it; no more than ``MAX_HEADER_BYTES`` are looked at.
         file_bytes: The size of the file.
         where: The file's name, for errors.
 
@@ -89,8 +97,9 @@ def parse_header(head: bytes, file_bytes: int, where: str) -> GgufHeader:
 
 
 class _Parser:
-    def __init__(self, head: bytes, file_bytes: int, where: str) -> None:
+    def __init__(self, head: Sliceable, file_bytes: int, where: str) -> None:
         self._head = head
+        self._end = min(len(head), MAX_HEADER_BYTES)
         self._file_bytes = file_bytes
         self._where = where
         self._at = 0
@@ -185,7 +194,7 @@ class _Parser:
         kind = self._number("I")
         form = _NUMBERS.get(kind)
         smallest = struct.calcsize(f"<{form}") if form else 8  # of a text its length
-        count = self._count("Q", (len(self._head) - self._at) // smallest, "values of a list")
+        count = self._count("Q", (self._end - self._at) // smallest, "values of a list")
         if form:
             return list(struct.unpack(f"<{count}{form}", self._take(count * smallest)))
         return [self._value(kind, in_array=True) for _ in range(count)]
@@ -206,11 +215,9 @@ class _Parser:
         )
 
     def _take(self, count: int) -> bytes:
+        if self._at + count > self._end:
+            raise self._broken(f"its header ends at byte {self._end}, {count} more were to follow")
         taken = self._head[self._at : self._at + count]
-        if len(taken) < count:
-            raise self._broken(
-                f"its header ends at byte {len(self._head)}, {count} more were to follow"
-            )
         self._at += count
         return taken
 

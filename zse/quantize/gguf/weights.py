@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.errors import CheckpointError
 from zse.quantize.gguf.architectures import find_architecture
 from zse.quantize.gguf.dequantize import dequantize
 from zse.quantize.gguf.documents import read_header
@@ -42,8 +43,14 @@ class GgufFile:
         prefix, architecture = find_architecture(self.header.settings, str(path))
         self._views = dict(views_of(self.header, prefix, architecture, str(path)))
         self._paths = shards_of(path)
-        self._fds = [os.open(shard, os.O_RDONLY | os.O_CLOEXEC) for shard in self._paths]
-        self.size_bytes = sum(os.fstat(fd).st_size for fd in self._fds)
+        self._fds: list[int] = []
+        try:
+            for shard in self._paths:
+                self._fds.append(_opened(shard))
+            self.size_bytes = sum(os.fstat(fd).st_size for fd in self._fds)
+        except BaseException:
+            self.close()
+            raise
 
     @cached_property
     def tensors(self) -> dict[str, StoredTensor]:
@@ -161,6 +168,16 @@ class GgufFile:
         if view.packed == "blocks":
             return mxfp4_blocks(raw)[start % groups :][: stop - start]
         return raw[:, 0].reshape(len(rows), -1)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be opened: {error.strerror}",
+            hint="Check its permissions, and how many files may be open (ulimit -n).",
+        ) from error
 
 
 def _bytes(raw: torch.Tensor, _kind: BlockType) -> torch.Tensor:
