@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 
 import pytest
 from broken_rules import breaks
@@ -50,6 +51,18 @@ def test_member_that_differs_from_record_is_refused(wheel_builder):
     wheel = wheel_builder(files={"demo/a.py": b"changed"}, record={"demo/a.py": b"original"})
     with breaks(ImageRule.WHEEL, match=r"demo/a\.py differs"):
         contents(wheel)
+
+
+@pytest.mark.parametrize(
+    "record", [b"\xff", b"a.py,sha256=!,1\n", b"a.py,sha256=A,1\n", b"a.py,,\n"]
+)
+def test_record_that_cannot_be_read_is_an_error_with_words(tmp_path, record):
+    path = tmp_path / "demo-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.py", b"")
+        archive.writestr("demo-1.dist-info/RECORD", record)
+    with breaks(ImageRule.WHEEL, match="RECORD"):
+        contents(path)
 
 
 def test_large_member_is_checked_while_it_is_read(wheel_builder):

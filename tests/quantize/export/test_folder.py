@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,6 @@ from zse.quantize.convert import convert_model
 from zse.quantize.export.folder import PartialFolder
 from zse.quantize.export.model import export_model
 from zse.store.overwrite import WouldReplaceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHARD_BYTES = 200_000
 
@@ -91,6 +89,37 @@ def test_a_folder_that_is_there_is_replaced_by_force_alone(model: Path, tmp_path
         export_model(model, tmp_path / "out")
     export_model(model, tmp_path / "out", force=True)
     assert len(list((tmp_path / "out").glob("*.safetensors"))) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_replaced_touches_no_folder_beside_it(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.replaced").mkdir()
+    (tmp_path / "out.replaced" / "thesis.tex").write_text("years of work")
+    export_model(model, tmp_path / "out")
+    export_model(model, tmp_path / "out", force=True)
+    assert (tmp_path / "out.replaced" / "thesis.tex").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.replaced"]
+
+
+def test_a_folder_that_cannot_get_its_name_leaves_the_older_one_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text("older")
+    renamed = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.name == "out.partial":
+            raise OSError("the file system is read-only now")
+        return renamed(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    partial = PartialFolder(out, "plan", keep=False)
+    partial.write("config.json", b"newer")
+    with pytest.raises(OSError, match="read-only"), partial:
+        partial.publish()
+    assert (out / "config.json").read_text() == "older"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -62,7 +62,6 @@ class ShareOfFile:
                         piece.num_pieces,
                         self._pages.address + piece.destination_offset_bytes,
                     )
-        self.copied_bytes = sum(run.piece_bytes * run.num_pieces for run in runs)
 
     def entry(self, name: str) -> TensorEntry:
         return self._entries[name]

@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import io
 import zipfile
+import zlib
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from zse.oci.errors import ImageRule
@@ -102,19 +103,26 @@ def _record(archive: zipfile.ZipFile, wheel: str) -> dict[str, bytes | None]:
     ]
     if len(names) != 1:
         raise ImageRule.WHEEL(f"{wheel} has {len(names)} RECORD files, expected 1")
-    hashes: dict[str, bytes | None] = {}
-    rows = csv.reader(io.StringIO(archive.read(names[0]).decode()))
-    for row in rows:
-        if len(row) < 2:
-            continue
-        algorithm, _, text = row[1].partition("=")
-        if not text and row[0].startswith(names[0].removesuffix("RECORD")):
-            hashes[row[0]] = None
-        elif algorithm == "sha256":
-            hashes[row[0]] = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        else:
-            raise ImageRule.WHEEL(f"{wheel}: RECORD has no SHA-256 for {row[0]!r}")
-    return hashes
+    own = names[0].removesuffix("RECORD")
+    try:
+        rows = list(csv.reader(io.StringIO(archive.read(names[0]).decode())))
+        return {row[0]: _digest_in(row, own) for row in rows if len(row) > 1}
+    except (ValueError, csv.Error, zipfile.BadZipFile, zlib.error) as error:
+        raise ImageRule.WHEEL(f"{wheel}: its RECORD cannot be read: {error}") from error
+
+
+def _digest_in(row: Sequence[str], own: str) -> bytes | None:
+    """Return the SHA-256 of a row of RECORD; None for RECORD's own files, which have none.
+
+    Raises:
+        ValueError: The row has no SHA-256.
+    """
+    algorithm, _, text = row[1].partition("=")
+    if not text and row[0].startswith(own):
+        return None
+    if algorithm != "sha256":
+        raise ValueError(f"it has no SHA-256 for {row[0]!r}")
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 class _CheckedMember(io.RawIOBase):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.errors import NotFoundError, UsageError
@@ -17,7 +19,6 @@ from zse.store.overwrite import WouldReplaceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 _JOURNAL = "zse-export.json"
 
@@ -104,11 +105,20 @@ class PartialFolder:
     def publish(self) -> None:
         """Give the folder its name; what was there under it goes."""
         (self.path / _JOURNAL).unlink()
-        old = self._out.with_name(self._out.name + ".replaced")
-        if self._out.exists():
-            self._out.rename(old)
-        self.path.rename(self._out)
-        shutil.rmtree(old, ignore_errors=True)
+        if not self._out.exists():
+            self.path.rename(self._out)
+            return
+        with tempfile.TemporaryDirectory(
+            prefix=f"{self._out.name}.replaced-",
+            dir=self._out.parent,
+            ignore_cleanup_errors=True,
+        ) as aside:
+            old = self._out.rename(Path(aside) / self._out.name)
+            try:
+                self.path.rename(self._out)
+            except BaseException:
+                old.rename(self._out)
+                raise
 
     def __enter__(self) -> PartialFolder:
         return self
