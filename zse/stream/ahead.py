@@ -1,8 +1,8 @@
-"""Reads the first chunks of a model while the device is still being opened.
+"""Prefetches the first chunks of a model while the device is still being opened.
 
-Opening a GPU takes 0.2 s, in which a disk or a network can already deliver. The bytes wait in
-ordinary memory: pinned memory needs the device. What is cached is left where it is, and so is
-what no thread has begun to read when the loader asks for it.
+Opening a GPU takes 0.2 s, during which a disk or a network can already deliver. The bytes go to
+ordinary memory, since pinning needs the device. Chunks in the page cache are not prefetched, and a
+chunk whose prefetch has not begun when the loader asks for it is read by the loader.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ AHEAD_BYTES = 512 << 20
 
 
 class AheadSource:
-    """A source that has begun to read. It stands for the one it is made from, and closes it.
+    """A source that prefetches. It replaces the source it is made from, and closes it.
 
     Args:
         source: Where the bytes are.
         placement: What of the file goes where.
-        num_bytes: Memory that may be filled, at most.
-        threads: Reads at a time; as the loader does when not given.
-        chunk_bytes: As in the loader's options: only whole chunks of the load are found again.
+        num_bytes: Memory for prefetched bytes, at most.
+        threads: Concurrent reads; as many as the loader has when not given.
+        chunk_bytes: The loader's chunk size: the loader finds only whole chunks of its own.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AheadSource:
         return self._source.is_slow(offset_bytes, length_bytes)
 
     def read_into(self, offset_bytes: int, view: memoryview) -> None:
-        """Fill ``view``; see ``ByteSource``. A chunk that was read ahead is held only once."""
+        """Fill ``view``; see ``ByteSource``. A prefetched chunk is given out once."""
         with self._lock:
             ahead = self._held.pop((offset_bytes, len(view)), None)
         if ahead is None or ahead.cancel():
@@ -87,9 +87,9 @@ class AheadSource:
             _copy(view, area)
 
     def hand_over(self) -> dict[tuple[int, int], HandedOver]:
-        """Give what was read ahead, or is being read, to whoever copies it by its address.
+        """Return the chunks that are prefetched or being read, by their offset and length.
 
-        By offset and length. Its taker closes each; what nobody has begun to read is not among it.
+        The caller closes each. Chunks whose prefetch has not begun are not among them.
         """
         with self._lock:
             held, self._held = self._held, {}
@@ -107,11 +107,11 @@ class AheadSource:
         self._source.interrupt()
 
     def close(self) -> None:
-        """Drop what is held and close the source; reads that are not over are made to fail."""
+        """Drop the prefetched chunks and close the source; reads still running are made to fail."""
         self.detach().close()
 
     def detach(self) -> ByteSource:
-        """Drop what is held, as ``close`` does; return the source, which stays open."""
+        """Drop the prefetched chunks as ``close`` does, but return the source, still open."""
         if not all(ahead.cancel() or ahead.done() for ahead in self._held.values()):
             self._source.interrupt()
         self._pool.shutdown(cancel_futures=True)
@@ -134,7 +134,7 @@ class AheadSource:
 
 
 class HandedOver:
-    """A chunk that is read ahead, as ``loader.h`` knows it."""
+    """A prefetched chunk for native threads: a ``struct zse_ahead`` of ``loader.h``."""
 
     def __init__(self, ahead: Future[mmap.mmap]) -> None:
         self._ahead = ahead
@@ -143,13 +143,13 @@ class HandedOver:
         ahead.add_done_callback(self._note)
 
     def close(self) -> None:
-        """Give the memory back, which nobody may look at any more; a read that runs ends first."""
+        """Free the memory, which nothing may use any more; waits for a read that still runs."""
         if self._ahead.exception() is None:
             self._ahead.result().close()
 
     def _note(self, ahead: Future[mmap.mmap]) -> None:
         if ahead.exception() is not None:
-            self._struct.state = AheadState.NOT_AHEAD  # whoever reads it again is told why
+            self._struct.state = AheadState.NOT_AHEAD  # the loader reads it, and raises the error
             return
         self._struct.memory = ctypes.addressof(ctypes.c_char.from_buffer(ahead.result()))
         self._struct.state = AheadState.IS_HERE
@@ -160,4 +160,4 @@ def _copy(view: memoryview, area: mmap.mmap) -> None:
     target = (ctypes.c_char * len(view)).from_buffer(view)
     source = (ctypes.c_char * len(view)).from_buffer(area)
     ctypes.memmove(target, source, len(view))
-    del source  # a mapping that is looked at cannot be closed
+    del source  # a mapping cannot be closed while a buffer of it is exported

@@ -1,4 +1,4 @@
-"""One thread's part of a load: pinned buffers, each with a stream, and chunks through them."""
+"""One thread's part of a load: it copies chunks through pinned buffers, each with a stream."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class _Slot:
-    """A buffer, and the chunk that is on its way out of it.
+    """A pinned buffer, and the chunk that is being copied from it.
 
-    With a stream of its own no event need be recorded to know when the buffer is free.
+    Since each buffer has its own stream, no event is needed to know when the buffer is free.
     """
 
     def __init__(self, buffer: HostBlock, stream: Stream) -> None:
@@ -28,13 +28,13 @@ class _Slot:
 
 
 class ChunkCopier:
-    """Reads chunks into pinned memory and copies them to the device, ahead by the buffers it has.
+    """Reads chunks into pinned memory and copies them to the device asynchronously.
 
     Buffers are pinned when they are first needed: pinning costs about half a second a GB, so the
     first read starts after one buffer and a small model never pays for the whole ring.
 
-    What Python does for a chunk is kept short: one thread runs Python at a time, and each call
-    that lets the others run may have to wait for its turn afterwards.
+    Little Python runs for each chunk: only one thread holds the GIL, and every call that releases
+    it may have to wait to get it back.
 
     Args:
         buffer_bytes: Size of a buffer; no chunk is larger.
@@ -63,7 +63,7 @@ class ChunkCopier:
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def copy(self, chunk: Chunk, digest: Callable[[memoryview], object] | None = None) -> None:
-        """Bring a chunk on its way; while it is copied, ``digest`` is fed with its bytes."""
+        """Read a chunk and start its copy; meanwhile ``digest`` is called with its bytes."""
         slot = self._next_slot()
         with slot.buffer.view[: chunk.length_bytes] as view:
             started = perf_counter()
@@ -84,7 +84,7 @@ class ChunkCopier:
             self._wait(self._slots[self._turn])
 
     def close(self) -> None:
-        """Give buffers and streams back, after the copies that still use them."""
+        """Free buffers and streams, after the copies that still use them."""
         with contextlib.ExitStack() as stack:
             for slot in self._slots:
                 stack.callback(slot.buffer.free)

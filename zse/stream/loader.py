@@ -1,8 +1,8 @@
-"""From a file's tensor region to one block of device memory, at the speed of the slower of the two.
+"""Loads the tensors of a file into one block of device memory, as fast as file and device allow.
 
-A few threads each read into pinned buffers (the GIL is released while they do) and copy from them
-on a stream of their own. Groups arrive in execution order, so that work can begin on the first
-while the last is still on its way.
+A few threads each read into pinned buffers (releasing the GIL) and copy from them on streams of
+their own. Groups arrive in execution order, so that computing can begin with the first layers while
+the last ones are still being read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class RegionLoad:
-    """A load that is running. Call ``wait`` in the end, also when its result is not needed.
+    """A running load. ``wait`` must be called in the end, also if its result is not needed.
 
     Args:
         source: Where the bytes are; it stays open.
@@ -78,7 +78,7 @@ class RegionLoad:
                 self._threads.append(thread)
         except RuntimeError as error:
             self.cancel()
-            self._join()  # they read into memory that the caller is about to give back
+            self._join()  # the caller frees the memory that they copy to
             raise StoreError(
                 f"{len(self._threads)} of {len(wanted)} threads that load {self._source.name} "
                 f"could be started: {error}",
@@ -94,9 +94,12 @@ class RegionLoad:
         self._stop(LoadCancelledError(f"loading {self._source.name} was stopped"))
 
     def wait_for_group(self, group: int) -> None:
-        """Wait until a group, counted as in the plan, is in device memory, checked if groups are.
+        """Wait until a group of the plan is in device memory, and verified if groups are.
 
         Any thread may call this, also beside ``wait``; raises as ``wait`` does.
+
+        Args:
+            group: Its index in ``ReadPlan.groups``.
         """
         if not self._progress.wait_for(group):
             assert self._progress.error is not None
@@ -171,7 +174,7 @@ class RegionLoad:
     def _copy_checked(
         self, copier: ChunkCopier, chunks: tuple[Chunk, ...], held: HeldChunks
     ) -> None:
-        """Copy a group, again where its source knows better bytes than those that came."""
+        """Copy and verify a group; read it again if the source can get the bytes elsewhere."""
         group = self._plan.groups[chunks[0].group]
         where = f"group {group.name} of {self._source.name}"
         distrust = getattr(self._source, "distrust", None)
@@ -205,9 +208,9 @@ def begin_load(
     *,
     areas: Areas | None = None,
 ) -> RegionLoad | NativeLoad:
-    """Begin a load: by threads of C where the bytes are a file's and nobody looks at them.
+    """Start a load: by native threads for a local file that is not verified, else by Python's.
 
-    The arguments are those of ``RegionLoad``; ``areas`` are what ``begin_areas`` has returned.
+    The arguments are those of ``RegionLoad``; ``areas`` is what ``begin_areas`` returned.
     """
     options = options or options_for(source)
     file = source.source if isinstance(source, AheadSource) else source
@@ -234,9 +237,11 @@ def begin_load(
 def begin_areas(
     source: ByteSource, plan: ReadPlan, options: LoaderOptions | None = None
 ) -> Areas | None:
-    """Begin to make memory for the buffers of a load, which needs no device; None if none is used.
+    """Start to make memory for the buffers of a load, before there is a device.
 
-    The load takes it over; whoever begins none closes it.
+    Returns:
+        What the load takes over; the caller closes it if no load is started. None if the load will
+        not use any.
     """
     options = options or options_for(source)
     file = source.source if isinstance(source, AheadSource) else source

@@ -1,7 +1,7 @@
-"""A load by threads of C: Python plans it, waits for it and says what went wrong.
+"""A load by native threads: Python plans it, waits for it and turns its failures into errors.
 
-Threads of Python wait for the interpreter after every read and every copy, beside imports for
-milliseconds. These do not, and leave it to whoever computes meanwhile.
+Python threads need the GIL again after every read and every copy, for which they wait milliseconds
+while a start imports modules. Native threads never take it, and leave it to the rest of the start.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from zse.stream.source import LocalSource
 
 _WAIT_NANOSECONDS = 100_000_000
-"""After which Python may answer a signal."""
+"""Longest wait in one call of the library: between calls Python can handle signals."""
 
 
 class NativeLoad:
-    """A load that is running; see ``zse.stream.loader.RegionLoad``, whose interface it has.
+    """A running load with the interface of ``zse.stream.loader.RegionLoad``.
 
     Args:
-        source: What is read; with chunks that are read ahead where it is an ``AheadSource``.
+        source: What is read: ``file``, or an ``AheadSource`` of it with prefetched chunks.
         file: The file itself.
-        areas: Memory for its buffers; closed with the load.
+        areas: Memory for the buffers; closed with the load.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class NativeLoad:
         self._ahead = source.hand_over() if source is not file else {}  # type: ignore[union-attr]
         self._lock = threading.Lock()
         self._looking = threading.Lock()
-        """Held while somebody waits for a group: the library's load stays until then."""
+        """Held by a thread that waits for a group: the native load must not be freed meanwhile."""
         self._ending = threading.Lock()
-        """Of ``wait``, which several threads may call."""
+        """Held in ``wait``, which several threads may call."""
         self._landed_bytes = 0
         self._outcome: LoadReport | BaseException | None = None
-        """What ``wait`` came to; the library's load is gone then, and may be asked nothing."""
+        """Result of ``wait``. Once it is set, the native load has been freed."""
         self._started = time.monotonic_ns()
         self._load: int | None = self._start(destination_address, options.buffers_per_thread)
         self._counters = library.counters(self._load).contents
@@ -140,7 +140,7 @@ class NativeLoad:
     def wait(self) -> LoadReport:
         """Wait until everything is in device memory and every thread has ended.
 
-        May be called again: it ends as it did.
+        Later calls return or raise the same.
 
         Raises:
             FormatError, SourceChangedError, StoreError: The source changed or failed.
@@ -168,9 +168,10 @@ class NativeLoad:
                 return
 
     def _look_for(self, group: int) -> bool | None:
-        """Wait until a group is there, others are, or a while is over; return whether it is.
+        """Wait for a group, or until another one is complete or some time has passed.
 
-        None where the load has ended, or ends.
+        Returns:
+            Whether the group is there; None if the load has ended or failed.
         """
         with self._looking:
             if self._load is None or self._counters.failure:
@@ -197,14 +198,14 @@ class NativeLoad:
         return self._report(ended)
 
     def _wait_some(self, seen: int) -> bool:
-        """Wait until more groups are complete, or for a while; return whether all is over."""
+        """Wait a while, or until more than ``seen`` groups are complete; return whether it ended."""
         return bool(self._library.wait(self._load, seen, _WAIT_NANOSECONDS))
 
     def _end(self) -> structs.Counters:
-        """Wait for the threads, give the load back and return what it counted in the end.
+        """Wait for the threads, free the native load and return its final counters.
 
-        Of a load that went well, and of a device that waits for that, buffers are given back
-        beside whatever follows.
+        After a successful load the buffers are freed in the background, if the device can wait for
+        that before it is closed.
         """
         while not self._wait_some(len(self._plan.groups)):
             pass

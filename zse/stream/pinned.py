@@ -1,8 +1,8 @@
-"""Copies of layers in pinned memory, made in the background: what a GPU fetches fastest.
+"""Copies of layers in pinned host memory, made in the background: the fastest source for a GPU.
 
-Pinning takes as long as several passes over the weights, so nobody waits for it: a layer streams
-from the file until its copy is complete. Memory comes in pieces, so that no call of the driver
-holds up the others for long.
+Pinning takes as long as several passes over the weights, so nothing waits for it: a layer is read
+from the file until its pinned copy is complete. Memory is pinned in pieces, so that no call of the
+driver blocks other calls for long.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PIECE_BYTES = 64 * MIB
 
 
 class PinnedCopies:
-    """Copies of layers, the first ones of a pass first, as far as ``limit_bytes`` go.
+    """Pinned copies of layers, in execution order, as many as fit into ``limit_bytes``.
 
     Args:
         source: Where the bytes are; it stays open until ``close``.
-        piece_bytes: Size of what is pinned at a time.
+        piece_bytes: Bytes that are pinned by one call.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class PinnedCopies:
         self._thread: threading.Thread | None = None
 
     def begin(self, plan: ReadPlan) -> None:
-        """Begin with the layers of a pass that have no copies yet.
+        """Start to copy the layers of a pass that have no copy yet, in a thread.
 
-        Their chunks are one run of the file each. Without a thread to spare nothing is pinned, nor
-        while others are.
+        Each layer is one contiguous run of the file. Does nothing while an earlier call is still
+        at work, or if no thread can be started.
         """
         if self.held_bytes >= self._limit or (self._thread and self._thread.is_alive()):
             return
@@ -67,24 +67,24 @@ class PinnedCopies:
         self._thread = thread
 
     def wait(self) -> None:
-        """Wait until all that may be pinned is."""
+        """Wait until the thread has copied all that fits."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     @property
     def num_layers(self) -> int:
-        """Layers whose copies are complete."""
+        """Number of layers whose copies are complete."""
         return len(self._copies)
 
     def has(self, name: str) -> bool:
-        """Whether the copy of a layer is complete; it stays then."""
+        """Whether the copy of a layer is complete; it is kept until ``close``."""
         return name in self._copies
 
     def copy(
         self, name: str, chunks: Sequence[Chunk], destination_address: int, stream: Stream
     ) -> None:
-        """Put the copies of a layer to its slot into a stream."""
+        """Enqueue the copies of a layer to its slot on a stream."""
         target = destination_address + chunks[0].destination_offset_bytes
         left = sum(chunk.length_bytes for chunk in chunks)
         for piece in self._copies[name]:
@@ -94,7 +94,7 @@ class PinnedCopies:
             left -= length
 
     def close(self) -> None:
-        """Give the memory back; no copy of it may be in flight."""
+        """Free the memory; no copy from it may be in flight."""
         self._is_closed = True
         self.wait()
         for pieces in self._copies.values():
@@ -117,7 +117,7 @@ class PinnedCopies:
                     break
                 self.held_bytes += length
                 self._copies[group.name] = pieces
-        except ZSEError as error:  # the file is read again by whoever needs the layer
+        except ZSEError as error:  # layers without a copy are read from the file
             _LOG.warning("no more layers are pinned: %s", error)
         _LOG.info(
             "%d of %d layers that stream have pinned copies, %s",
@@ -127,7 +127,7 @@ class PinnedCopies:
         )
 
     def _pin(self, offset_bytes: int, length_bytes: int) -> list[HostBlock] | None:
-        """Return a copy of a run of the file; None where it is stopped or memory is short."""
+        """Return a pinned copy of a run of the file; None when closed or short of memory."""
         pieces: list[HostBlock] = []
         try:
             for start in range(0, length_bytes, self._piece_bytes):

@@ -1,4 +1,4 @@
-"""What the threads of one load share: the work left, the groups that are complete, the error."""
+"""State that the threads of one load share: remaining work, completed groups, the first error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class LoadProgress:
 
     Args:
         plan: The load.
-        by_group: Hand out whole groups instead of chunks, so that one thread sees all of a group.
+        by_group: Hand out whole groups instead of chunks, so that one thread reads all of a group
+            and can hash it.
     """
 
     def __init__(self, plan: ReadPlan, *, by_group: bool) -> None:
@@ -26,7 +27,7 @@ class LoadProgress:
         self._work = _shares(plan, by_group=by_group)
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
-        """Of groups that are complete, and of the error."""
+        """Notified when a group is complete, and of the first error."""
         self.error: BaseException | None = None
 
     def next_work(self) -> tuple[Chunk, ...] | None:
@@ -59,7 +60,7 @@ class LoadProgress:
 
 
 class HeldChunks:
-    """Keeps one thread's chunks from being told of until their group is known to be right."""
+    """Reports one thread's chunks as landed only when their group's digest has been checked."""
 
     def __init__(self, landed: Callable[[Chunk], None]) -> None:
         self._landed = landed
@@ -73,15 +74,15 @@ class HeldChunks:
             self._landed(chunk)
 
     def hold(self, group: int) -> None:
-        """Begin with a group; nothing of another is held."""
+        """Hold back the chunks of a group from now on; no other group is held."""
         self._group = group
 
     def forget(self) -> None:
-        """Take nothing of it for landed: it comes again."""
+        """Drop what is held: the group is read again."""
         self._held = []
 
     def let_go(self) -> None:
-        """Tell of what was held; the rest is told of as it lands."""
+        """Report what was held; further chunks are reported as they land."""
         held, self._held, self._group = self._held, [], -1
         for chunk in held:
             self._landed(chunk)

@@ -1,10 +1,11 @@
-"""Brings the layers that stream into their slots, round and round, ahead of who computes.
+"""Copies the streamed layers into their slots over and over, ahead of the computing thread.
 
-Threads read chunks and copy them; a layer whose copy is pinned is copied by one thread from there.
-Who computes waits on the host for a layer that is due, launches its kernels, and leaves an event
-that says when its slot may be filled again. So a pass asks ahead over its own end: the first layers
-of the next one come while the last are computed. Nothing on the device waits for work that was not
-put in yet, which one queue to the GPU could not bear.
+Threads read a layer from the file in chunks and copy them to the device; a layer that has a pinned
+copy in host memory is copied from there by one thread. The computing thread waits on the host until
+the next layer is in its slot, launches its kernels, and records an event that tells when the slot
+may be overwritten. Copies run ahead across the end of a pass: the first layers of the next pass
+arrive while the last ones of this pass are computed. The device itself never waits for a copy that
+has not been enqueued yet: with a single hardware queue, that wait would block the copy behind it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from zse.stream.source import ByteSource
 
 STALL_SECONDS = 60.0
-"""A layer that has not come for so long will not: its disk stands still."""
+"""A layer that has not arrived after this time counts as lost: its disk or network hangs."""
 
 
 @record
@@ -36,12 +37,12 @@ class PumpOptions:
     """How layers are brought."""
 
     threads: int = 12
-    """That read what is not pinned; pinned layers keep as many busy as there are slots."""
+    """Threads that read layers without a pinned copy. Layers with one occupy a thread per slot."""
     stall_seconds: float = STALL_SECONDS
 
 
 class _Turn:
-    """One layer on its way into its slot."""
+    """One pass's use of a slot: a layer that is being copied into it, or is there."""
 
     def __init__(self, layer: int, chunks: Sequence[Chunk], *, is_pinned: bool) -> None:
         self.layer = layer
@@ -56,15 +57,15 @@ class _Turn:
 
 
 class LayerPump:
-    """Threads between a source and the slots. Layers are numbered in the order of a pass.
+    """The threads that fill the slots from a source. Layers are numbered in execution order.
 
     Args:
         source: Where the bytes are; it stays open.
-        plan: Of one pass: a group for each layer.
-        destination_address: What the chunks' places count from.
-        slots: How many layers there is room for; the k-th layer goes to slot ``k % slots``.
-        pinned: Copies in pinned memory, as they are made.
-        stream: Where kernels that read the slots are put.
+        plan: The reads of one pass: a group for each layer.
+        destination_address: The device address that the chunks' destination offsets are added to.
+        slots: Number of layers that fit at once; the k-th layer goes to slot ``k % slots``.
+        pinned: The pinned copies, of which there may be more as time goes on.
+        stream: The stream that the kernels which read the slots are launched on.
     """
 
     def __init__(
@@ -91,20 +92,21 @@ class LayerPump:
         self._events: list[Event] = []
         self._changed = threading.Condition()
         self._turns: dict[int, _Turn] = {}
-        """On their way or there, by position: the k-th layer of pass p is ``p * layers + k``."""
+        """Layers being copied or in their slots, by position: layer k of pass p has the position
+        ``p * num_layers + k``."""
         self._next = 0
-        """Position that is asked for next."""
+        """Position whose copy is begun next."""
         self._cursor = 0
         """Position that is computed next."""
         self._error: BaseException | None = None
         self._is_closed = False
         self.waited_seconds = 0.0
-        """That who computes has waited for layers, so far."""
+        """Total time that the computing thread has waited for layers."""
         self.passed_bytes = 0
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to fill the slots.
+        """Start the threads, which begin to fill the slots.
 
         Raises:
             StoreError: No thread can be started.
@@ -126,10 +128,10 @@ class LayerPump:
                 ) from error
             self._threads.append(thread)
 
-    # --- who computes ---------------------------------------------------------------------------
+    # --- called by the computing thread -----------------------------------------------------------
 
     def wait_for(self, layer: int) -> None:
-        """Wait until a layer is in its slot. Layers of a pass that broke off are passed over.
+        """Wait until a layer is in its slot; skip the remaining layers of a pass that was aborted.
 
         Raises:
             FormatError, SourceChangedError, StoreError: The file changed, failed or stalled.
@@ -141,7 +143,7 @@ class LayerPump:
         self._wait(self._cursor)
 
     def release(self, layer: int) -> None:
-        """Let a layer's slot be filled again, behind what is in the stream."""
+        """Let a layer's slot be overwritten once the kernels launched so far have run."""
         assert self._cursor % len(self._layers) == layer
         self._events[layer % self._slots].record(self._stream)
         with self._changed:
@@ -171,7 +173,7 @@ class LayerPump:
         self.waited_seconds += time.monotonic() - started
 
     def close(self) -> None:
-        """Stop; return when no thread copies any more."""
+        """Stop the threads, and wait until they have ended."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -183,7 +185,7 @@ class LayerPump:
             event.destroy()
         self._events = []
 
-    # --- who copies -----------------------------------------------------------------------------
+    # --- run by the copying threads ---------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -196,13 +198,16 @@ class LayerPump:
                     position, turn, chunk = work
                     self._bring(lane, turn, chunk)
                     self._landed(position)
-        except BaseException as error:  # noqa: BLE001 - who computes raises it
+        except BaseException as error:  # noqa: BLE001 - raised in the computing thread
             with self._changed:
                 self._error = self._error or error
                 self._changed.notify_all()
 
     def _take(self) -> tuple[int, _Turn, Chunk | None] | None:
-        """Return the next chunk to bring, None for all of a pinned layer; or None at the end."""
+        """Wait for the next chunk to copy; its chunk is None for a whole layer with a pinned copy.
+
+        Returns None when the pump is closed or has failed.
+        """
         with self._changed:
             while not self._is_closed and self._error is None:
                 for position, turn in self._turns.items():
@@ -218,7 +223,7 @@ class LayerPump:
         return None
 
     def _may_begin(self, position: int) -> bool:
-        """Whether whoever had the slot last has been computed, or its kernels are in the stream."""
+        """Whether a layer's slot is free: the kernels of the layer before in it were launched."""
         count = len(self._layers)
         layer = position % count
         if position >= self._cursor + self._slots:
@@ -256,7 +261,7 @@ class LayerPump:
 
 
 class _Lane:
-    """One thread's buffer and stream, each made when it is first needed."""
+    """One copying thread's pinned buffer and streams, each made when it is first needed."""
 
     def __init__(
         self, gpu: Gpu, source: ByteSource, destination_address: int, plan: ReadPlan
@@ -278,7 +283,7 @@ class _Lane:
         return self._stream
 
     def copy(self, chunk: Chunk) -> None:
-        """Bring a chunk, and wait until it is there."""
+        """Copy a chunk to the device, and wait until it is there."""
         self._copier.copy(chunk)
         self._copier.finish()
 

@@ -1,7 +1,7 @@
-"""Where a model's bytes come from, and the source for files of this machine.
+"""Where a model's bytes come from, and the source for local files.
 
-A file that is in the page cache is read through it. A cold one is read past it (O_DIRECT), which
-saves the processor a copy and the machine's memory the pages. The choice is made chunk by chunk.
+Chunks that are in the page cache are read through it. Others are read with O_DIRECT, which saves a
+copy by the CPU and leaves the page cache to others. The choice is made for each chunk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zse.stream.residency import PageCacheMap
 DirectMode = Literal["auto", "always", "never"]
 
 _CACHED_SHARE = 0.5
-"""A chunk with this share of its pages in memory is read through the page cache."""
+"""A chunk with at least this share of its pages in the page cache is read through it."""
 
 
 class ByteSource(Protocol):
@@ -34,7 +34,7 @@ class ByteSource(Protocol):
 
     @property
     def kind(self) -> str:
-        """How the bytes came so far: ``page cache``, ``direct``, ``mixed`` or ``http``."""
+        """How bytes were read so far: ``page cache``, ``direct``, ``mixed``, ``http`` or ``peers``."""
 
     @property
     def size_bytes(self) -> int:
@@ -59,10 +59,10 @@ class ByteSource(Protocol):
         """
 
     def interrupt(self) -> None:
-        """Make reads that wait for a network fail soon; the source is of no use afterwards."""
+        """Make reads that wait for a network fail soon; the source cannot be used afterwards."""
 
     def close(self) -> None:
-        """Give up what is held. No thread may be reading."""
+        """Release its resources. No thread may be reading."""
 
 
 class LocalSource:
@@ -140,7 +140,7 @@ class LocalSource:
         )
 
     def count(self, *, direct_bytes: int, buffered_bytes: int) -> None:
-        """Note what others have read of it."""
+        """Count bytes that native threads have read from it."""
         with self._lock:
             self._direct_bytes += direct_bytes
             self._buffered_bytes += buffered_bytes
@@ -154,7 +154,7 @@ class LocalSource:
         self._direct_fd = -1
 
     def _open_direct(self) -> int:
-        """Open the file a second time, by its name; -1 where that cannot be, or is another file."""
+        """Open the file again by its name, for O_DIRECT; -1 if that fails or it is another file."""
         try:
             fd = os.open(self._file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT | os.O_NONBLOCK)
         except OSError:
@@ -172,7 +172,7 @@ class LocalSource:
         return self._cache.resident_share(offset_bytes, length_bytes) < _CACHED_SHARE
 
     def _fill_direct(self, offset_bytes: int, view: memoryview) -> int:
-        """Return how much was filled; the rest is for a buffered read."""
+        """Read with O_DIRECT; return how much was filled. The caller reads the rest buffered."""
         filled = 0
         while filled < len(view) and filled % PAGE == 0:
             try:

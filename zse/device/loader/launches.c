@@ -1,4 +1,4 @@
-/* Kernels that are launched again and again with a few other arguments each time. See launches.h. */
+/* Launches a sequence of kernels repeatedly. See launches.h. */
 #include "launches.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The threads of a load: each reads into its pinned buffers and copies from them on streams of its
- * own, so a buffer is free when its stream has done all it was given. See loader.h. */
+/* The threads of a load. Each reads into its own pinned buffers and copies from each of them on a
+ * stream of its own, so a buffer may be filled again once its stream is idle. See loader.h. */
 #define _GNU_SOURCE
 #include "slots.h"
 
@@ -22,12 +22,12 @@
 
 struct zse_load {
     struct zse_driver driver;
-    struct zse_kept *kept; /* NULL where no slot outlives the load */
+    struct zse_kept *kept; /* NULL: every slot is freed with the load */
     struct zse_areas *areas;
     struct zse_file file;
     struct zse_chunk *chunks;
-    _Atomic int64_t *left; /* chunks of each group that have not landed */
-    _Atomic int64_t next;
+    _Atomic int64_t *left; /* per group, the number of chunks that are not on the device yet */
+    _Atomic int64_t next;  /* index of the chunk that the next free thread takes */
     int64_t num_chunks;
     int64_t num_groups;
     uint64_t block;
@@ -35,8 +35,8 @@ struct zse_load {
     int32_t buffers_per_thread;
     int32_t num_threads;
     struct zse_counters counters;
-    pthread_mutex_t lock; /* of the first failure, and of whoever waits */
-    pthread_cond_t news;
+    pthread_mutex_t lock; /* guards the first failure, and ``news`` */
+    pthread_cond_t news;  /* a group is complete, a thread has finished, or the load failed */
     pthread_t *threads;
 };
 
@@ -52,7 +52,7 @@ static bool is_stopped(struct zse_load *load)
     return atomic_load_explicit(&load->counters.failure, memory_order_acquire) != ZSE_NO_FAILURE;
 }
 
-/* Stop all threads; the first failure is the one that is told. */
+/* Stop all threads; only the first failure is recorded. */
 static void fail(struct zse_load *load, enum zse_failure failure, int32_t code, int64_t detail)
 {
     pthread_mutex_lock(&load->lock);
@@ -79,8 +79,8 @@ static struct zse_outcome of(enum zse_function function, int code)
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* Whether at least half of the samples of a range are in memory; so they are where the kernel does
- * not say. Files come into memory, and leave it, in runs of pages. */
+/* Whether at least half of the sampled pages of a range are in the page cache; true also if the
+ * kernel cannot be asked. Sampling works because pages enter and leave the cache in runs. */
 static bool is_cached(const struct zse_file *file, int64_t offset, int64_t length)
 {
     unsigned char found[SAMPLES * SAMPLE_PAGES];
@@ -109,8 +109,8 @@ static bool wants_direct(const struct zse_file *file, int64_t offset, int64_t le
     return !file->asks_cache || !is_cached(file, offset, length);
 }
 
-/* Read until the range is full; return how much was filled. Of a direct read the rest may be left
- * to a buffered one; otherwise a range that is not full is a failure, which was told. */
+/* Read a range; return how many bytes were filled. A direct read may stop early; the caller reads
+ * the rest through the page cache; a buffered read that stops early has recorded a failure. */
 static int64_t read_range(struct zse_load *load, int fd, int64_t offset, char *to, int64_t length)
 {
     const bool is_direct = fd == load->file.direct_fd;
@@ -123,7 +123,7 @@ static int64_t read_range(struct zse_load *load, int fd, int64_t offset, char *t
             fail(load, ZSE_FILE_SHRANK, 0, offset + filled);
             return filled;
         } else if (is_direct && (errno == EINVAL || errno == EOPNOTSUPP)) {
-            return filled; /* the file system, or this buffer, cannot do it */
+            return filled; /* O_DIRECT does not work on this file system or with this buffer */
         } else if (errno != EINTR) {
             fail(load, ZSE_READ_FAILED, errno, offset + filled);
             return filled;
@@ -147,7 +147,8 @@ static bool read_piece(struct zse_load *load, int64_t offset, char *to, int64_t 
     return direct + buffered == length;
 }
 
-/* Whether somebody else has read a chunk, which is then in the buffer. */
+/* Wait for a chunk that another thread prefetches, and copy it into the buffer; false if there is
+ * none, or if its prefetch failed. */
 static bool take_ahead(struct zse_load *load, const struct zse_chunk *chunk, char *to)
 {
     const struct timespec pause = {0, AHEAD_LOOK_NANOSECONDS};
@@ -221,8 +222,8 @@ static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk,
     return true;
 }
 
-/* Copy chunks until there are none; buffers are pinned when they are first needed. Returns how
- * many there are. */
+/* Copy chunks until none is left, pinning buffers as they are first needed. Returns the number of
+ * open slots, also on failure. */
 static int32_t copy_all(struct zse_load *load, struct zse_slot **slots)
 {
     int32_t opened = 0, turn = 0;
@@ -256,7 +257,7 @@ static void end_copying(struct zse_load *load)
     const int64_t time = now();
     while (last < time &&
            !atomic_compare_exchange_weak(&load->counters.last_landed_nanoseconds, &last, time))
-        ; /* the last thread's time stays */
+        ; /* keep the latest time of all threads */
     pthread_mutex_lock(&load->lock);
     atomic_fetch_sub(&load->counters.num_running, 1);
     pthread_cond_broadcast(&load->news);
@@ -274,7 +275,7 @@ static void *run(void *argument)
         opened = copy_all(load, slots);
     end_copying(load);
     const bool is_whole = !is_stopped(load);
-    for (int32_t i = 0; i < opened; i++) /* which takes a while */
+    for (int32_t i = 0; i < opened; i++) /* slow: only zse_load_join waits for it */
         told(load, zse_slot_close(&load->driver, is_whole ? load->kept : NULL, slots[i]));
     free(slots);
     return NULL;
@@ -318,7 +319,7 @@ static struct zse_load *new_load(const struct zse_order *order)
     return load;
 }
 
-/* Start threads that take no signals: those are for the interpreter's. */
+/* Start threads with all signals blocked: those must be handled by the interpreter's threads. */
 static void start_threads(struct zse_load *load, int32_t wanted)
 {
     sigset_t all, usual;

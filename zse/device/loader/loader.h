@@ -1,8 +1,8 @@
-/* From a file to a device's memory, by threads that never wait for an interpreter.
+/* Copies a file to a device's memory by native threads, which never take Python's GIL.
  *
- * The driver's functions are passed in: nothing of a GPU is linked. Python plans the chunks, looks
- * at the counters and says what an error means. Structures are those of library.py, whose sizes
- * are compared when the library is loaded.
+ * The driver's functions are passed in as pointers, so the library links against no GPU driver.
+ * Python plans the chunks, polls the counters and turns failures into exceptions. The structures
+ * are mirrored in structs.py; library.py compares their sizes when it loads the library.
  */
 #ifndef ZSE_LOADER_H
 #define ZSE_LOADER_H
@@ -13,7 +13,8 @@
 
 #define ZSE_EXPORT __attribute__((visibility("default")))
 
-/* Functions of CUDA's driver API, or of what stands in for it. All return 0 or an error's code. */
+/* Functions of CUDA's driver API, or of a driver with the same interface. Each returns 0, or an
+ * error code. */
 struct zse_driver {
     int (*set_current)(void *context);
     int (*create_stream)(void **stream, unsigned flags);
@@ -27,38 +28,41 @@ struct zse_driver {
     void *context;
 };
 
-/* Pinned buffers and streams that loads leave to the next one: making them, and giving them back,
- * takes longer than a small load does. At most so many bytes are kept; NULL without memory. */
+/* A cache of pinned buffers, each with its stream, that loads take from and return to: creating
+ * and freeing them takes longer than a small load. It holds at most ``most_bytes``. Returns NULL
+ * when out of memory. */
 struct zse_kept;
 ZSE_EXPORT struct zse_kept *zse_keep(const struct zse_driver *driver, int64_t most_bytes);
-/* Bytes of the buffers that wait for a load. */
+/* Bytes of the buffers in the cache that no load uses now. */
 ZSE_EXPORT int64_t zse_kept_bytes(struct zse_kept *kept);
-/* Give all of them back; no load may use them any more. Returns the first code of the driver. */
+/* Free the cache and its buffers; no load may use it any more. Returns the first error code of the
+ * driver, or 0. */
 ZSE_EXPORT int32_t zse_drop(struct zse_kept *kept);
 
-/* Memory of huge pages for buffers, which a thread begins to make before there is a device: pages
- * that a machine has never touched take longer than a device does. NULL without memory. */
+/* Areas of huge pages for buffers. A thread starts to fault them in before the device is open,
+ * since pages that the machine has never touched take longer than opening it. Returns NULL when out
+ * of memory. */
 struct zse_areas;
 ZSE_EXPORT struct zse_areas *zse_areas_begin(int32_t count, int64_t length);
-/* Give back what no load has taken. */
+/* Stop the thread and unmap the areas that no load has taken. */
 ZSE_EXPORT void zse_areas_end(struct zse_areas *areas);
 
 struct zse_file {
     int32_t fd;
-    int32_t direct_fd;  /* opened with O_DIRECT; -1 where nothing is read past the page cache */
+    int32_t direct_fd;  /* opened with O_DIRECT; -1: every read goes through the page cache */
     int64_t size;       /* when it was opened */
-    /* Of the whole file, never touched, to ask what is in memory; without it, all that is aligned
-     * is read past the cache. */
+    /* A mapping of the whole file for mincore(), which tells what is in the page cache; it is never
+     * read through. NULL: the kernel cannot be asked. */
     const void *mapping;
-    int32_t asks_cache; /* whether only what is not in memory is read past the cache */
+    int32_t asks_cache; /* 1: O_DIRECT for chunks that are not cached; 0: for all aligned ones */
     int32_t unused;
 };
 
 enum zse_state { ZSE_NOT_AHEAD = 0, ZSE_IS_COMING = 1, ZSE_IS_HERE = 2 };
 
-/* A chunk that somebody else reads, or has read, into memory that stays until the load has ended. */
+/* A chunk that another thread prefetches into memory that stays valid until the load has ended. */
 struct zse_ahead {
-    void *memory;  /* whole pages, written before the state */
+    void *memory;  /* whole pages; set before the state says that it is there */
     int32_t state; /* enum zse_state */
     int32_t unused;
 };
@@ -66,11 +70,11 @@ struct zse_ahead {
 struct zse_chunk {
     int64_t offset;      /* of the first piece, in the file */
     int64_t length;      /* of all pieces together */
-    int64_t destination; /* behind the start of the device's block */
-    int64_t stride;      /* from the start of a piece to that of the next, in the file */
+    int64_t destination; /* offset within the device's block */
+    int64_t stride;      /* in the file, from the start of a piece to the start of the next */
     int32_t num_pieces;
     int32_t group;
-    struct zse_ahead *ahead; /* NULL where nobody else reads it */
+    struct zse_ahead *ahead; /* NULL: nobody prefetches it */
 };
 
 enum zse_failure {
@@ -82,18 +86,18 @@ enum zse_failure {
     ZSE_NO_MEMORY = 5,     /* code: errno */
 };
 
-/* Written by the threads, read by whoever wants to know. */
+/* Progress of a load: written by its threads, and safe to read at any time. */
 struct zse_counters {
     _Atomic int64_t landed_bytes;
     _Atomic int64_t direct_bytes;
     _Atomic int64_t buffered_bytes;
-    _Atomic int64_t pin_nanoseconds; /* of all threads together, as the next two */
+    _Atomic int64_t pin_nanoseconds; /* summed over all threads, as are the next two */
     _Atomic int64_t read_nanoseconds;
     _Atomic int64_t copy_nanoseconds;
-    _Atomic int64_t last_landed_nanoseconds; /* CLOCK_MONOTONIC, when the last thread was done */
-    _Atomic int64_t num_complete; /* groups that are in the device's memory */
-    _Atomic int32_t num_running;  /* threads that copy */
-    _Atomic int32_t failure;      /* enum zse_failure; the first one, whose code and detail follow */
+    _Atomic int64_t last_landed_nanoseconds; /* CLOCK_MONOTONIC, when the last thread finished */
+    _Atomic int64_t num_complete; /* groups that are wholly in the device's memory */
+    _Atomic int32_t num_running;  /* threads that still copy */
+    _Atomic int32_t failure;      /* enum zse_failure: the first one; its code and detail follow */
     int32_t code;
     int32_t unused;
     int64_t detail;
@@ -109,26 +113,26 @@ struct zse_order {
     int64_t buffer_bytes;
     int32_t num_threads;
     int32_t buffers_per_thread;
-    struct zse_kept *kept;   /* buffers that outlive a load; NULL where none do */
-    struct zse_areas *areas; /* that stay until the load has ended; NULL where there are none */
+    struct zse_kept *kept;   /* cache to take buffers from and return them to; NULL: none */
+    struct zse_areas *areas; /* valid until the load has ended; NULL: none */
 };
 
 struct zse_load;
 
-/* Start a load; what the order points to is copied, but for memory that is read ahead. Where not
- * all threads can be started, the load is stopped, NULL is returned and ``started`` says how many
- * there were; NULL and -1 mean that there is no memory. */
+/* Start a load. What the order points to is copied, except for prefetched memory. If not all
+ * threads can be started, the load is stopped and NULL returned, and ``started`` says how many
+ * there were; NULL with -1 means out of memory. */
 ZSE_EXPORT struct zse_load *zse_load_start(const struct zse_order *order, int32_t *started);
 ZSE_EXPORT const struct zse_counters *zse_load_counters(const struct zse_load *load);
-/* Chunks of a group that are not in the device's memory yet. */
+/* Number of chunks of a group that are not in the device's memory yet. */
 ZSE_EXPORT int64_t zse_load_left(const struct zse_load *load, int64_t group);
 ZSE_EXPORT void zse_load_cancel(struct zse_load *load);
-/* Wait until more groups are complete than ``seen``, no thread copies any more, or the time is over;
- * return whether no thread copies any more. They give their buffers back behind that. */
+/* Wait until more than ``seen`` groups are complete, no thread copies any more, or the time is up.
+ * Returns whether no thread copies any more; they may still be freeing their buffers then. */
 ZSE_EXPORT int32_t zse_load_wait(struct zse_load *load, int64_t seen, int64_t nanoseconds);
-/* Wait until all threads have given their buffers back. */
+/* Wait until all threads have freed their buffers and ended. */
 ZSE_EXPORT void zse_load_join(struct zse_load *load);
-/* Stop what still runs, wait for it, and give everything back. */
+/* Stop the threads that still run, wait for them, and free the load. */
 ZSE_EXPORT void zse_load_end(struct zse_load *load);
 ZSE_EXPORT int64_t zse_loader_sizes(int64_t *sizes, int64_t room);
 

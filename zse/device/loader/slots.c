@@ -1,4 +1,5 @@
-/* Slots: made when a thread first needs one, and given back, or kept for the next load. */
+/* Slots are made when a thread first needs one; afterwards they are cached for the next load, or
+ * freed. */
 #define _GNU_SOURCE
 #include "slots.h"
 
@@ -44,7 +45,7 @@ int64_t zse_kept_bytes(struct zse_kept *kept)
     return found;
 }
 
-/* The shortest one that is long enough; NULL where there is none. */
+/* Take the smallest cached slot that is large enough; NULL if there is none. */
 static struct zse_slot *take(struct zse_kept *kept, int64_t length)
 {
     struct zse_slot **best = NULL, *found = NULL;
@@ -61,7 +62,8 @@ static struct zse_slot *take(struct zse_kept *kept, int64_t length)
     return found;
 }
 
-/* Keep a slot, in place of shorter ones where there is no room; return what is to be given back. */
+/* Put a slot into the cache; if that is full, in place of a smaller one. Returns the slot that has
+ * to be freed instead, or NULL. */
 static struct zse_slot *put(struct zse_kept *kept, struct zse_slot *slot)
 {
     struct zse_slot *out = slot;
@@ -88,9 +90,9 @@ enum area_state { UNTOUCHED, TOUCHED, TAKEN };
 
 struct zse_areas {
     pthread_t thread;
-    int64_t length; /* of what can be used of each */
+    int64_t length; /* usable bytes of each area, behind its alignment */
     int32_t count;
-    atomic_int is_over; /* nobody wants any more of them */
+    atomic_int is_over; /* set to stop the thread */
     struct {
         char *memory;
         atomic_int state;
@@ -102,7 +104,7 @@ static char *aligned(char *area)
     return (char *)(((uintptr_t)area + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
 }
 
-/* Memory for huge pages, none of which is there yet; NULL where it cannot be had. */
+/* Map memory that the kernel may back by huge pages; no page is present yet. NULL on failure. */
 static char *map(int64_t length)
 {
     char *area = mmap(NULL, (size_t)(length + HUGE_PAGE), PROT_READ | PROT_WRITE,
@@ -116,7 +118,7 @@ static char *map(int64_t length)
 static void touch(char *area, int64_t length)
 {
     for (int64_t offset = 0; offset < length; offset += HUGE_PAGE)
-        *(volatile char *)(aligned(area) + offset) = 0; /* makes the page */
+        *(volatile char *)(aligned(area) + offset) = 0; /* faults the page in */
 }
 
 static void *touch_all(void *argument)
@@ -140,7 +142,7 @@ struct zse_areas *zse_areas_begin(int32_t count, int64_t length)
         return NULL;
     areas->length = (length + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     areas->count = count;
-    sigfillset(&all); /* signals are for the interpreter's threads */
+    sigfillset(&all); /* signals must be handled by the interpreter's threads */
     pthread_sigmask(SIG_SETMASK, &all, &usual);
     const int code = pthread_create(&areas->thread, NULL, touch_all, areas);
     pthread_sigmask(SIG_SETMASK, &usual, NULL);
@@ -160,7 +162,7 @@ void zse_areas_end(struct zse_areas *areas)
     free(areas);
 }
 
-/* Take an area whose pages are there; NULL where there is none by now. */
+/* Take an area whose pages are present; NULL if there is none yet. */
 static char *take_area(struct zse_areas *areas, int64_t length)
 {
     for (int32_t i = 0; areas && areas->length >= length && i < areas->count; i++) {
@@ -173,8 +175,8 @@ static char *take_area(struct zse_areas *areas, int64_t length)
 
 /* --- made, and given back --------------------------------------------------------------------- */
 
-/* Pinned memory in huge pages, which the driver registers thirty times faster than it makes its
- * own; false where they are not worth it or cannot be had. */
+/* Give a slot a buffer of huge pages, which the driver registers thirty times faster than it
+ * allocates pinned memory of its own. False for small buffers, or if it fails. */
 static bool pin_pages(const struct zse_driver *driver, struct zse_areas *areas,
                       struct zse_slot *slot)
 {
@@ -216,7 +218,7 @@ struct zse_outcome zse_slot_open(const struct zse_driver *driver, struct zse_kep
         return (struct zse_outcome){ZSE_CREATE_STREAM, code};
     }
     if (!pin_pages(driver, areas, slot)) {
-        slot->length = length; /* of an area that could not be pinned it is longer */
+        slot->length = length; /* it was the length of an area that could not be pinned */
         const int failure = driver->allocate(&memory, (size_t)length, PORTABLE);
         if (failure) {
             driver->destroy_stream(slot->stream);
@@ -229,7 +231,7 @@ struct zse_outcome zse_slot_open(const struct zse_driver *driver, struct zse_kep
     return well;
 }
 
-/* Give a slot back that nothing uses any more; the first code is the one that is told. */
+/* Free a slot that nothing uses any more. Returns ``so_far`` if that is an error, else its own. */
 static struct zse_outcome give_back(const struct zse_driver *driver, struct zse_slot *slot,
                                     struct zse_outcome so_far)
 {
