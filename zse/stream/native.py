@@ -198,7 +198,7 @@ class NativeLoad:
         return self._report(ended)
 
     def _wait_some(self, seen: int) -> bool:
-        """Wait a while, or until more than ``seen`` groups are complete; return whether it ended."""
+        """Wait a while, or until more than ``seen`` groups are there; return whether it ended."""
         return bool(self._library.wait(self._load, seen, _WAIT_NANOSECONDS))
 
     def _end(self) -> structs.Counters:

@@ -34,7 +34,7 @@ class ByteSource(Protocol):
 
     @property
     def kind(self) -> str:
-        """How bytes were read so far: ``page cache``, ``direct``, ``mixed``, ``http`` or ``peers``."""
+        """How bytes came so far: ``page cache``, ``direct``, ``mixed``, ``http`` or ``peers``."""
 
     @property
     def size_bytes(self) -> int:
