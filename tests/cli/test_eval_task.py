@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,18 +72,23 @@ def test_a_stopped_run_writes_only_what_is_missing(
 def test_another_run_is_held_against_problem_by_problem(
     model: Path, problems: Path, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "answers.jsonl"
-    shown(model, "--problems", problems, "--answers", kept)
-    lines = [json.loads(line) for line in kept.read_text().splitlines()]
-    right = "def f():\n    return 1\n"
-    rows = [lines[0], *({**line, "text": right} for line in lines[1:])]
-    kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = (model, "--problems", problems, "--against", kept)
+    own, other = tmp_path / "own.jsonl", tmp_path / "answers.jsonl"
+    shown(model, "--problems", problems, "--answers", own)
+    first, *lines = [json.loads(line) for line in own.read_text().splitlines()]
+    right, wrong = "def f():\n    return 1\n", "def f(:\n"
+    for path, texts in ((own, [right, wrong, wrong]), (other, [wrong, right, right])):
+        given = dict(zip(("t/0", "t/1", "t/2"), texts, strict=True))
+        rows = [first, *({**line, "text": given[line["task_id"]]} for line in lines)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = (model, "--problems", problems, "--answers", own, "--against", other)
     found = json.loads(shown(*words, "--json"))
-    assert found["against_pass_at_1"] == pytest.approx(2 / 3)
-    assert found["difference"] == pytest.approx(found["pass_at_1"] - 2 / 3)
-    assert "points" in shown(*words)
-    assert "of answers.jsonl" in shown(*words)
+    assert found["against_pass_at_1"] == pytest.approx(1 / 3)  # nothing passes the third
+    assert found["difference"] == pytest.approx(found["pass_at_1"] - 1 / 3)
+    assert (found["gained"], found["lost"]) == (["t/0"], ["t/1"])
+    said = shown(*words)
+    assert "points" in said
+    assert "of answers.jsonl" in said
+    assert re.search(r"gained +t/0\nlost +t/1\n", said)
 
 
 def test_sampled_answers_give_pass_at_k(model: Path, problems: Path) -> None:

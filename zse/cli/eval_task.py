@@ -89,6 +89,8 @@ def describe(found: Written, other: Written | None, against: str | None) -> str:
         lines += [
             (f"of {Path(str(against)).name}", _percent(other.graded.pass_at_k()[1])),
             ("difference", _points(apart)),
+            ("gained", ", ".join(graded.gained(other.graded)) or "none"),
+            ("lost", ", ".join(other.graded.gained(graded)) or "none"),
         ]
     lines += [
         ("programs", ", ".join(f"{count} {word}" for word, count in graded.outcomes.items())),
@@ -156,6 +158,8 @@ def _figures(task: CodeTask, found: Written, other: Written | None) -> dict[str,
         figures |= {
             "num_only_this": apart.num_only_this,
             "num_only_other": apart.num_only_other,
+            "gained": graded.gained(other.graded),
+            "lost": other.graded.gained(graded),
             "chance": apart.chance,
         }
     return figures

@@ -48,6 +48,11 @@ class Graded:
         """Return how much more is solved than by another model, answer for answer."""
         return difference(self.shares, other.shares)
 
+    def gained(self, other: Graded) -> list[str]:
+        """Return the problems of which more is solved than by another model."""
+        pairs = zip(self.passed, self.shares, other.shares, strict=True)
+        return [name for name, this, that in pairs if this > that]
+
     def _chances(self, k: int) -> list[float]:
         return [pass_at(k, self.samples, count) for count in self.passed.values()]
 
