@@ -13,7 +13,7 @@ from playwright.async_api import TimeoutError as NeverError
 
 Result = TypeVar("Result")
 SECONDS = 120
-POLL_MILLISECONDS = 120
+POLL_MILLISECONDS = 30
 
 
 def chromium() -> str | None:
