@@ -44,11 +44,11 @@ HEADERS = {
 }
 _PAGES = {
     "/chat": "the playground: talk to the model",
-    "/dashboard": "the server as it is now",
-    "/documents": "files that answers are taken from",
+    "/dashboard": "what the server does, live",
+    "/documents": "add files that the model may answer from",
     "/models": "load, unload, pin, put to sleep",
     "/keys": "API keys",
-    "/requests": "what was asked",
+    "/requests": "the log of requests",
 }
 _LINKS = {
     "/v1/models": "the model",
