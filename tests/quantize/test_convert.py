@@ -365,6 +365,12 @@ def test_output_that_is_a_folder_is_a_usage_error(llama_folder: Path, tmp_path: 
         convert_model(llama_folder, tmp_path, "int4")
 
 
+def test_an_output_named_as_a_gguf_file_is_refused(llama_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="conversion writes .zse files"):
+        convert_model(llama_folder, tmp_path / "model.gguf")
+    assert list(tmp_path.glob("model*")) == []
+
+
 def test_missing_output_folder_is_named(llama_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="absent"):
         convert_model(llama_folder, tmp_path / "absent" / "m.zse", "int4")

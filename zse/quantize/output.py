@@ -27,6 +27,11 @@ def check_destination(out: str | Path, settings: Settings) -> Location:
             f"{location} is a folder; the output is one file",
             hint="Add a file name, such as model.zse.",
         )
+    if location.name.endswith(".gguf"):
+        raise UsageError(
+            f"{location} is to be a .gguf file, but conversion writes .zse files",
+            hint=f"Name it {location.name.removesuffix('.gguf')}.zse; zse writes no GGUF.",
+        )
     if not location.is_local:
         open_writable(location, settings)  # what is wrong is better known now than afterwards
     return location
