@@ -366,7 +366,7 @@ def test_output_that_is_a_folder_is_a_usage_error(llama_folder: Path, tmp_path: 
 
 
 def test_an_output_named_as_a_gguf_file_is_refused(llama_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="conversion writes .zse files"):
+    with pytest.raises(UsageError, match="conversion writes"):
         convert_model(llama_folder, tmp_path / "model.gguf")
     assert list(tmp_path.glob("model*")) == []
 
