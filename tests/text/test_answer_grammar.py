@@ -11,7 +11,7 @@ from grammar_walks import WordTokenizer, compiler_for, walk
 from zse.errors import InvalidParameterError
 from zse.text.answer_grammar import CallDemand, answer_grammar
 from zse.text.dialect import Dialect
-from zse.text.grammar.spec import GrammarError
+from zse.text.grammar.spec import GrammarError, regex
 from zse.text.pieces import Arguments, CallOpening, Said
 from zse.text.tools.grammar import CallTool
 
@@ -121,6 +121,29 @@ def test_who_may_talk_may_also_not_call_and_what_is_called_fits(form):
             check(calls)
             seen.add(bool(calls))
     assert False in seen
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        (r"a/b", {"a/b"}),
+        (r"a\/b", {"a/b"}),
+        (r"a\\/b", {"a\\/b"}),
+        ("a\n|b\\n|[/]", {"a\n", "b\n", "/"}),
+    ],
+)
+def test_an_expression_beside_tools_may_hold_slashes_escaped_or_not(pattern, wanted):
+    tokenizer = WordTokenizer()
+    shape = Dialect(calls="hermes", controls=tokenizer.controls).shape("", has_tools=True)
+    spec = answer_grammar(shape, regex(pattern), CallDemand(tools=TOOLS[1:]))
+    grammar, found = compiler_for(tokenizer).compile(spec), set()
+    for seed in range(12):
+        ids, is_whole = walk(grammar.begin(), tokenizer, seed=seed)
+        text = tokenizer.text_of(ids)
+        if is_whole and "get_time" not in text:
+            found.add(text.removesuffix("<|end_of_answer|>"))
+    assert found
+    assert found <= wanted
 
 
 def test_older_mistral_models_write_a_list():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zse.errors import InvalidParameterError
 from zse.records import record
-from zse.text.grammar.spec import GrammarError, GrammarSpec
+from zse.text.grammar.spec import GrammarError, GrammarSpec, regex_literal
 from zse.text.tools.grammar import Rules, forced_calls, joined, strict_calls
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _calls(
 
 def _text(shape: AnswerShape, form: GrammarSpec, rules: Rules) -> str:
     if form.kind == "regex":
-        body = rules.add("/" + form.source.replace("/", "\\/").replace("\n", "\\n") + "/")
+        body = rules.add(regex_literal(form.source))
     else:
         body = rules.add(f"%json {form.source}")
     return joined(rules.text(shape.calls.text_opener if shape.calls else ""), body)

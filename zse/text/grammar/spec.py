@@ -7,6 +7,7 @@ made of it is in ``compile``; it needs the model's tokenizer and the library tha
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -28,6 +29,10 @@ MAX_SCHEMA_VALUES = 20_000
 MAX_CHOICES = 10_000
 _WHITESPACE = r"( {1,2}|\r?\n[ \t]{0,64})"
 """Between the parts of JSON. Bounded, because models that are lost write line ends for ever."""
+
+
+_SLASH_OR_ESCAPED = re.compile(r"\\.|[/\n]", re.DOTALL)
+"""What an expression has escaped itself stays as it is: ``a\\/b`` must not end behind ``a\\``."""
 
 
 class GrammarError(InvalidParameterError):
@@ -161,6 +166,12 @@ def context_free(source: str) -> GrammarSpec:
 def quoted(text: str) -> str:
     """Return a text as a literal of Lark's notation."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def regex_literal(pattern: str) -> str:
+    """Return a regular expression as a literal of Lark's notation, which ends with a slash."""
+    ends = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+    return f"/{_SLASH_OR_ESCAPED.sub(lambda found: ends.get(found[0], found[0]), pattern)}/"
 
 
 def alternatives(texts: Iterable[str]) -> str:
