@@ -45,6 +45,9 @@ def test_the_types_that_a_schema_names(schema, types):
         ("{1: 2}", {"object"}, {"1": 2}),
         ("3", {"string", "integer"}, 3),
         ("three", {"string", "integer"}, "three"),
+        ("NaN", {"number"}, "NaN"),
+        ("-Infinity", {"integer", "number"}, "-Infinity"),
+        ("[NaN]", {"array"}, "[NaN]"),
     ],
 )
 def test_a_text_becomes_what_its_type_says_or_stays_a_text(text, types, value):

@@ -10,6 +10,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from zse.text.tools.literals import json_value
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
@@ -194,6 +196,6 @@ def read_list(scanner: Scanner, offered: Offered) -> Reading[None]:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return isinstance(json_value(text), dict)
+    except ValueError:
         return False

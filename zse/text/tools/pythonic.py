@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from zse.text.tools.format import CallFormat
 from zse.text.tools.grammar import CallGrammar, joined
-from zse.text.tools.literals import literal_json
+from zse.text.tools.literals import json_value, literal_json
 from zse.text.tools.typed_values import ArgumentWriter
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def _read_quoted(scanner: Scanner, quote: str, sink: Callable[[str], None]) -> R
 
 def _json_of(text: str) -> str:
     try:
-        json.loads(text)  # which models mix in, and what they are held to
+        json_value(text)  # which models mix in, and what they are held to
         return text
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     try:
         return literal_json(text)

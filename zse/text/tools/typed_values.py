@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zse.text.tools.grammar import joined
-from zse.text.tools.literals import literal_json
+from zse.text.tools.literals import json_value, literal_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,8 +115,8 @@ def typed_json(text: str, types: frozenset[str]) -> str:
 def _has_type(text: str, types: frozenset[str]) -> bool:
     """Whether a text is JSON of one of the types."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = json_value(text)
+    except ValueError:
         return False
     return bool(types & set(next(names for kind, names in _TYPES if isinstance(value, kind))))
 

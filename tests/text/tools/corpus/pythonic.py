@@ -37,6 +37,12 @@ PYTHONIC = [
     ),
     Sample(
         "pythonic",
+        "a number that JSON has not",
+        "[get_weather(city=NaN)]",
+        calls=(("get_weather", {"city": "NaN"}),),
+    ),
+    Sample(
+        "pythonic",
         "JSON's words",
         "[write_file(is_final=true, size=null)]",
         calls=(("write_file", {"is_final": True, "size": None}),),
