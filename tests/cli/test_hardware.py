@@ -168,15 +168,16 @@ def test_a_kernel_pack_that_is_not_there_is_said(
 
 @pytest.mark.usefixtures("machine")
 def test_a_gpu_without_a_pack_gets_the_command_that_builds_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("zse.kernels.find.SHIPPED", tmp_path)
+    monkeypatch.setattr("zse.cli.hardware_report.find_spec", lambda _: True)  # of Triton
     monkeypatch.setenv("ZSE_STUB_CAPABILITY", "75")
     (gpu,) = read_report(capsys)["gpus"]
     assert "sm_80" in gpu["kernels"]["problem"]["hint"]
     monkeypatch.setenv("ZSE_STUB_CAPABILITY", "89")
     (gpu,) = read_report(capsys)["gpus"]
-    if gpu["kernels"]["problem"]:
-        assert "zse kernels build --gpu sm_89" in gpu["kernels"]["problem"]["hint"]
+    assert "zse kernels build --gpu sm_89" in gpu["kernels"]["problem"]["hint"]
 
 
 @pytest.mark.usefixtures("machine")
