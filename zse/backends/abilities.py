@@ -1,4 +1,4 @@
-"""What some backends can do besides: who needs it asks whether a backend has it."""
+"""Optional abilities of backends: callers check for them with ``isinstance``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Pooler(Protocol):
-    """What a backend of encoders has besides."""
+    """A backend that computes encoders."""
 
     def pool(self, step: Step, residual: Handle, pooling: Pooling) -> Sequence[Sequence[float]]:
-        """Return the vector of each chunk, which is a whole text: the mean of its rows, or one.
+        """Return the vector of each chunk, which is a whole text: one of its rows, or their mean.
 
-        Rows are normed before. Where a model has a classifier, its scores stand for the vector.
+        Rows are normalized before. If the model has a classifier, its scores are returned instead.
         """
 
 
@@ -32,7 +32,7 @@ class Retainable(Protocol):
     """A backend that can be left to another model of the same shape."""
 
     def retain(self) -> Retained | None:
-        """Have ``close`` leave everything to it; None where that cannot be."""
+        """Have ``close`` keep the device's resources for that model; None if it cannot."""
 
     def release(self) -> None:
         """Undo ``retain``."""
@@ -48,21 +48,21 @@ class Lends(Protocol):
 
 @runtime_checkable
 class Settles(Protocol):
-    """A backend that can be asked while its weights are still on their way."""
+    """A backend that accepts steps while its weights are still being loaded."""
 
     def prepare_more(self) -> bool:
-        """Prepare a little of a first request, unless one has come; whether there was anything."""
+        """Do a small part of the preparations for a first request; return whether any was left."""
 
     def settle(self) -> None:
-        """Wait until all weights are there; raises what kept them from it."""
+        """Wait until all weights are loaded; raises what prevented that."""
 
     def stop_settling(self) -> None:
-        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
+        """Cancel the load; threads that wait for weights get ``LoadCancelledError``."""
 
 
 @runtime_checkable
 class TimesSteps(Protocol):
-    """A backend whose device says when it worked at a step."""
+    """A backend whose device can tell when it began and ended a step."""
 
     def time_steps(self) -> None:
         """Time steps from now on: see ``zse.engine.step_trace.TimedByDevice``."""
@@ -76,15 +76,15 @@ class Shrinkable(Protocol):
     windows: Sequence[WindowGroup]
 
     def shrink(self, num_blocks: int, *, least_blocks: int) -> None:
-        """Have so many blocks from now on, or as many as there is memory for.
+        """Make the KV pool anew with so many blocks, or as many as there is memory for.
 
-        What they hold is lost.
+        The content of all blocks is lost.
         """
 
 
 @runtime_checkable
 class KeepsInHost(Protocol):
-    """A backend whose blocks lie elsewhere than in host memory, and can go there."""
+    """A backend whose KV blocks lie in device memory and can be moved to host memory."""
 
     def host_blocks(self, length_bytes: int) -> HostBlocks:
-        """Return host memory for blocks of the pool; it goes with the backend."""
+        """Return host memory for KV blocks; it is freed with the backend."""

@@ -1,8 +1,8 @@
-"""What a backend does: the operations that a model's program is written over.
+"""The interface of a backend: the operations that the program of every model is written in.
 
-Tensors are opaque here: a program passes on what an operation returned and never looks inside.
-Weights are handles: what a backend made of them when it was opened, found under the names that the
-spec of a layer gives them. The arithmetic of each operation is in ``zse.kernels``.
+Tensors are opaque to the program: it passes on what an operation returned and never looks inside.
+Weights are handles that a backend made when it was opened, under the field names of the layer's
+spec. The arithmetic of each operation is defined by the references in ``zse.kernels``.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ class Operations(Protocol):
         """The weights that belong to no layer."""
 
     def is_computed(self, step: Step) -> bool:
-        """Whether the next layer has been computed already, with others that are like it.
+        """Whether the next layer has been computed already, together with earlier layers like it.
 
-        Asked once for each layer, in their order.
+        Called once for each layer, in execution order.
         """
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
-        """Return the scope of a layer: its weights are where the operations read them."""
+        """Return the scope of a layer, within which its weights are in the device's memory."""
 
     def embed(self, step: Step, embedding: Handle, scale: float) -> Handle:
-        """Return the residual stream [tokens, hidden]: the tokens' rows times ``scale``.
+        """Return the residual stream [tokens, hidden]: the tokens' embeddings times ``scale``.
 
-        To them come the rows of their positions and of their types, where an embedding has any,
-        and then its norm.
+        Learned position and token type embeddings are added, and the embedding's norm is applied,
+        where a model has them.
         """
 
     def layer_inputs(
         self, step: Step, residual: Handle, weights: LayerInputsWeights, inputs: LayerInputsSpec
     ) -> Handle:
-        """Return what all layers are told of each token, [tokens, layers * width].
+        """Return the per-layer embeddings of each token, [tokens, layers * width].
 
-        That is norm(residual @ projection^T), the norm of each layer's columns, plus the tokens'
-        rows of the table times their scale. The stream stays as it is.
+        That is norm(residual @ projection^T), normalized for each layer separately, plus the
+        tokens' rows of the table times their scale. The residual stream is not changed.
         """
 
     def norm_linear(
@@ -85,28 +85,28 @@ class Operations(Protocol):
     ) -> Handle:
         """Return norm(residual) @ linear^T + its bias, [tokens, rows of linear].
 
-        Without a norm the stream itself is multiplied; so it is with every norm below.
+        Where ``norm`` is None, here and below, the residual stream is not normalized.
         """
 
     def rope_store(
         self, step: Step, qkv: Handle, attention: AttentionSpec, weights: LayerWeights, layer: int
     ) -> Handle:
-        """Normalize heads if asked, rotate q and k, store k and v.
+        """Normalize q and k heads if the model does, apply RoPE, and store k and v in the cache.
 
-        With a latent: make queries that are as wide as what is kept, and store that.
+        In latent attention: project the queries to the width of the latent, and store the latent.
 
         Returns:
-            Queries [tokens, heads, dim], with the gates of those that have any. Keys and values
-            are stored unless the layer reads those of another one.
+            Queries [tokens, heads, dim], together with the gates of gated attention. Nothing is
+            stored by a layer that reads the keys and values of another layer.
         """
 
     def attention(
         self, step: Step, query: Handle, attention: AttentionSpec, weights: LayerWeights, layer: int
     ) -> Handle:
-        """Return attention, [tokens, heads * dim]: causal over the sequence so far, or all of it.
+        """Return attention, [tokens, heads * dim]: causal, or over the whole text in an encoder.
 
-        Of whole texts all tokens see each other, and a window reaches to both sides. With a latent
-        ``dim`` is that of its values.
+        In an encoder a window extends to both sides. In latent attention ``dim`` is that of the
+        values.
         """
 
     def delta(
@@ -117,10 +117,10 @@ class Operations(Protocol):
         delta: LinearAttentionSpec,
         layer: int,
     ) -> Handle:
-        """Return what a linear attention reads from its state, [tokens, value heads * value dim].
+        """Return linear attention, [tokens, value heads * value dim], and update its state.
 
-        norm(residual) is projected, convolved over time and mixed by the gated delta rule, with the
-        state of the token's sequence, which it changes; then each head is normalized and gated.
+        norm(residual) is projected, convolved over time and mixed with the sequence's state by the
+        gated delta rule; then each head is normalized and gated.
         """
 
     def linear_residual(
@@ -148,14 +148,14 @@ class Operations(Protocol):
     def experts(
         self, step: Step, residual: Handle, weights: ExpertWeights, experts: ExpertsSpec
     ) -> Handle:
-        """Return what a mixture of experts adds, [tokens, hidden]: for ``add``.
+        """Return the output of a mixture of experts, [tokens, hidden], to be passed to ``add``.
 
-        That is post_norm(sum of weight * expert(norm(residual)) over the chosen experts, and the
-        shared expert, times the sigmoid of its gate).
+        That is post_norm of the sum of weight * expert(norm(residual)) over the chosen experts,
+        plus the shared expert times the sigmoid of its gate.
         """
 
     def dense(self, step: Step, inputs: Handle, linear: Handle, post_norm: Handle | None) -> Handle:
-        """Return post_norm(inputs @ linear^T + its bias), [tokens, hidden]: for ``add``."""
+        """Return post_norm(inputs @ linear^T + its bias), [tokens, hidden], for ``add``."""
 
     def add(
         self,
@@ -165,9 +165,9 @@ class Operations(Protocol):
         scale: float,
         post_norm: Handle | None,
     ) -> Handle:
-        """Return residual + scale * post_norm(sum of ``added``), which no one reads again.
+        """Return residual + scale * post_norm(sum of ``added``).
 
-        May reuse ``residual``.
+        May reuse ``residual`` and ``added``, which are not read again.
         """
 
     def gate_input(
@@ -181,33 +181,33 @@ class Operations(Protocol):
     ) -> Handle:
         """Return activation(residual @ gate^T) * the layer's columns of ``told``, [tokens, width].
 
-        ``told`` is what ``layer_inputs`` returned.
+        ``told`` is the per-layer embeddings that ``layer_inputs`` returned.
         """
 
     def scale_stream(self, step: Step, residual: Handle, factor: Handle) -> Handle:
         """Return the residual stream times one number. May reuse ``residual``."""
 
     def norm_stream(self, step: Step, residual: Handle, norm: Handle) -> Handle:
-        """Return norm(residual), which is the stream from here on. May reuse ``residual``."""
+        """Return norm(residual), the new residual stream. May reuse ``residual``."""
 
     def lm_head(self, step: Step, residual: Handle, head: HeadSpec) -> Handle:
-        """Return float32 logits of the rows whose chunks want them, [wanted, vocab]."""
+        """Return float32 logits [wanted, vocab] of the rows of chunks that want them."""
 
     def lm_head_sample(self, step: Step, residual: Handle, head: HeadSpec) -> Sampled:
         """Choose a token for each sampling row of the step."""
 
 
 class StageOperations(Operations, Protocol):
-    """What a backend has besides that computes some layers of a model."""
+    """Further operations of a backend that computes one pipeline stage of a model."""
 
     def enter_stream(self, step: Step) -> Handle:
-        """Return the residual stream behind the layers before these, which another one computes."""
+        """Return the residual stream that the stage before this one computed."""
 
     def leave_stream(self, step: Step, residual: Handle) -> Sampled:
-        """Leave the stream, with all that is to be added, for the layers that come after these."""
+        """Complete the residual stream, so that ``pass_on`` can send it to the next stage."""
 
     def pass_on(self, step: Step, left: Sampled) -> None:
-        """Send what a pass outside of the pool has left to whoever computes those layers."""
+        """Send the stream of a pass outside of the KV pool to the next stage."""
 
 
 Forward: TypeAlias = "Callable[[Operations, Step], Sampled]"
@@ -218,17 +218,17 @@ class PendingStep(Protocol):
     """A step that has been submitted."""
 
     def sample(self) -> None:
-        """Let a step with masks choose its tokens: every token before it is known now.
+        """Sample the tokens of a step with masks, now that all earlier tokens are known.
 
-        Called once or more before ``wait``, and before the next step is submitted. Other steps do
-        nothing here.
+        Called at least once before ``wait``, and before the next step is submitted. Steps without
+        masks do nothing here.
         """
 
     def wait(self) -> Answers:
         """Wait for the step and return the tokens that follow each chunk.
 
-        A chunk with one sampling row gets one token; a ``verify`` chunk gets those that stand: its
-        drafts as far as the model would have chosen them, and the one after.
+        A chunk with one sampling row gets one token. A ``verify`` chunk gets the accepted ones: its
+        drafts as far as the model chose the same tokens, and the token after them.
 
         Any thread may wait, while other work is submitted. Called once for each step, in the order
         in which they were submitted.
@@ -289,7 +289,7 @@ class Backend(Operations, Protocol):
         """Give a cache of ``new_cache`` back."""
 
     def bind_adapter(self, adapter: AdapterWeights) -> Handle:
-        """Return an adapter as chunks name it; its memory is given back with the last of them.
+        """Return the handle by which chunks name an adapter; it is freed with its last reference.
 
         Raises:
             LoRAError: A number in it is not finite.
@@ -298,42 +298,41 @@ class Backend(Operations, Protocol):
 
     @property
     def kv_images(self) -> KVImages:
-        """What blocks of the pool look like outside of it."""
+        """The layout of KV blocks that were copied out of the pool."""
 
     def read_blocks(self, group: int, blocks: Sequence[int], image: memoryview) -> None:
-        """Copy the content of some blocks out, behind the steps that were submitted.
+        """Copy the content of some blocks out, after the steps submitted so far.
 
         Args:
-            group: Of layers; 0 keeps whole sequences, those behind it are ``windows``.
-            blocks: Blocks of its pool, in the order that the image gets.
-            image: Filled; ``kv_images`` says how many bytes a block has.
+            group: The group of layers: 0 keeps whole sequences, 1 and up are ``windows``.
+            blocks: Blocks of the group's pool, in the order that they get in the image.
+            image: Is filled; ``kv_images`` says how many bytes a block has.
         """
 
     def write_blocks(
         self, group: int, blocks: Sequence[int], image: memoryview, *, first: int = 0
     ) -> None:
-        """Copy what ``read_blocks`` gave into blocks that no step in flight reads.
+        """Copy an image of ``read_blocks`` into blocks that no step in flight reads.
 
-        The image may be gone when this returns; steps that are submitted afterwards see its
-        content.
+        The image may be freed when this returns; steps submitted afterwards see the content.
 
         Args:
-            group: As there.
-            blocks: Those that are filled.
-            image: Of as many blocks or more.
-            first: Which block of the image the first of them gets.
+            group: As in ``read_blocks``.
+            blocks: Blocks of the group's pool that are filled.
+            image: Holds at least as many blocks.
+            first: Index of the image's block that the first of ``blocks`` gets.
         """
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
-        """Give back memory that no step needs until the next one comes, where it can be had again.
+        """Free memory while no step runs; the next step allocates it again.
 
         Args:
-            free_blocks: Blocks of each group of layers, ascending, whose content is of no use;
-                nothing where nobody uses the pool.
+            free_blocks: For each group of layers the blocks, ascending, whose content is not needed
+                any more; empty if the pool is not in use.
         """
 
     def join_rows(self, parts: Sequence[Handle]) -> LogitRows:
-        """Return the rows of what ``lm_head`` returned, in the host's memory."""
+        """Return the rows of several results of ``lm_head``, in host memory."""
 
     def memory_bytes(self) -> dict[str, int]:
         """Return bytes held, by use: weights, kv_cache."""

@@ -1,7 +1,8 @@
-"""How passes go through the layers of a model: all of them there, or some that stream in.
+"""How a forward pass goes through the layers: all of them resident, or some streamed in.
 
-Layers are entered and left by the model's program. Where all weights are there this costs nothing
-and a captured step is one graph; ``streamed`` has passes that wait for what streams.
+The model's program enters and leaves each layer's scope. If all weights are resident this costs
+nothing, and a captured step is a single graph. ``streamed`` has passes that wait for layers that
+stream in, ``arriving`` those that wait for layers that are still being loaded.
 """
 
 from __future__ import annotations
@@ -25,63 +26,63 @@ if TYPE_CHECKING:
 
 
 class Passes(Protocol):
-    """What differs between models that are there and models that stream."""
+    """What differs between resident, arriving and streamed models."""
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a pass is put into the stream at once, so that another can stand behind it."""
+        """Whether a pass is enqueued without waiting, so that another can be enqueued behind it."""
 
     def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
         """Return the scopes that the program enters, one for each layer."""
 
     @property
     def is_arriving(self) -> bool:
-        """Whether weights may still be on their way, so that passes wait for them."""
+        """Whether weights may still be loading, so that passes have to wait for them."""
 
     def before_layers(self) -> None:
-        """Wait for what stands before the layers."""
+        """Wait for the weights that are used before the first layer."""
 
     def before_head(self) -> None:
-        """Wait for everything: tokens follow."""
+        """Wait for all weights, verified: the pass is about to choose tokens."""
 
     def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
-        """Have facts of matrices found for a pass that begins, before it multiplies by them."""
+        """Have the maxima of rows computed for the pass that begins, before it needs them."""
 
     def settle(self) -> LoadReport | None:
-        """Wait until all weights are there; any thread may. None where passes never wait."""
+        """Wait until all weights are loaded; any thread may. None if passes never wait."""
 
     def rehearsing(self, rehearsal: Rehearsal) -> AbstractContextManager[object]:
-        """Return a block in which layers are entered for a launcher that only remembers."""
+        """Return a context in which layers are entered without waiting: launches are recorded."""
 
     def capture(
         self, gpu: Gpu, stream: Stream, rehearsal: Rehearsal, launcher: Launcher
     ) -> GraphExec:
-        """Return what repeats what was rehearsed."""
+        """Return a graph, or several in sequence, of the recorded launches."""
 
     def stays(self, weight: LinearWeight) -> bool:
-        """Whether a matrix is always where it is said to be, so that facts about it can be kept."""
+        """Whether a matrix never moves, so that what was computed from it can be kept."""
 
     def facts(self) -> StreamFacts | None:
-        """Return what streams; None where nothing does."""
+        """Return figures of what streams; None if nothing does."""
 
     def start(self) -> None:
-        """Begin; what stays is there."""
+        """Begin to stream; the resident weights are loaded."""
 
     def make_room(self, moved: Callable[[Placement, Block], None]) -> None:
-        """Give memory back where the device is short of it; called between steps.
+        """Free memory if the device is short of it; called between steps.
 
-        Where weights lie elsewhere then, ``moved`` is told where.
+        If weights are at other addresses afterwards, ``moved`` is called with them.
         """
 
     def give_up(self, moved: Callable[[Placement, Block], None], /) -> bool:
-        """Give memory back because a step found none; whether there was some to give."""
+        """Free memory because a step ran out of it; return whether any could be freed."""
 
     def close(self) -> None:
-        """End what runs beside steps."""
+        """End the threads that run beside steps."""
 
 
 class WholePasses:
-    """Of a model that is all there."""
+    """Passes of a model whose weights are all resident."""
 
     looks_ahead = True
 
@@ -122,7 +123,7 @@ class WholePasses:
         """Do nothing."""
 
     def make_room(self, moved: Callable[[Placement, Block], None]) -> None:
-        """Do nothing: all of it is needed."""
+        """Do nothing: every weight is needed."""
 
     def give_up(self, _moved: Callable[[Placement, Block], None], /) -> bool:
         return False
@@ -138,7 +139,7 @@ def captured(
     launcher: Launcher,
     part: slice = slice(None),
 ) -> GraphExec:
-    """Return a graph of what was rehearsed, or of a part of it; its code is loaded."""
+    """Return a graph of the recorded launches, or of a part of them, uploaded to the device."""
     with gpu.capture(stream) as capture:
         rehearsal.repeat_on(launcher, part)
     graph = capture.graph.instantiate()
