@@ -83,7 +83,7 @@ class MeshRunner:
         """
         raise UnsupportedModelError(
             "a model on several machines takes no LoRA adapters",
-            hint="Merge the adapter (zse convert --lora), or serve on one machine.",
+            hint="Merge it (zse convert MODEL --merge-lora FOLDER), or serve on one machine.",
         )
 
     def logits(self, *_: object, **__: object) -> LogitRows:
