@@ -70,3 +70,16 @@ def test_a_stage_that_was_opened_for_a_plan_that_was_given_up_is_closed(make_mes
 
 def stages_of(mesh):
     return {(name, key) for name, node in mesh.nodes.items() for key in node._worker._hosts}
+
+
+def test_more_nodes_than_layers_leave_some_free_to_take_the_place_of_who_is_lost(make_mesh, alone):
+    requests = requests_of(23, count=2)
+    mesh = make_mesh(5)
+    mesh.join()
+    assert [duty.node for duty in mesh.front.duties] == ["n0", "n1", "n2", "n3"]
+    until(lambda: all_ready(mesh))
+    mesh.nodes.pop("n2").close()
+    until(lambda: "n4" in {duty.node for duty in mesh.front.duties})
+    for prompt, params in requests:
+        mesh.answers.ask(prompt, **params)
+    assert mesh.answers.run() == alone(requests)
