@@ -169,7 +169,7 @@ def measured(arguments, nodes: Nodes, asking: Asking, expected: list[list[int]])
         print(f"prefill    {json.dumps(found['prefill'])}", flush=True)
     elif arguments.minutes:
         streams = Streams(asking, list(requests(arguments.streams, arguments.tokens)), expected)
-        with Load(arguments.least_load) as load:
+        with Load(arguments.least_load, arguments.busy) as load:
             found["hour"] = measure_hour(front, streams, load, minutes=arguments.minutes)
         print(f"hour       {json.dumps(found['hour'])}", flush=True)
     else:
@@ -200,6 +200,7 @@ def main() -> int:
     parser.add_argument("--discovery", action="store_true", help="time it, and nothing else")
     parser.add_argument("--rounds", type=int, default=3, help="of such prompts")
     parser.add_argument("--minutes", type=float, default=0.0, help="break nothing for so long")
+    parser.add_argument("--busy", type=int, default=0, help="processes that only take time")
     parser.add_argument(
         "--least-load", type=float, default=0.0,
         help="load average that processes which only take time are started for",

@@ -26,10 +26,16 @@ _MOST_ABOVE = 2.0
 
 
 class Load:
-    """Keeps the load average from falling below a value, and notes it every ten seconds."""
+    """Keeps the load average from falling below a value, and notes it every ten seconds.
 
-    def __init__(self, least: float) -> None:
-        self._least = least
+    Args:
+        least: The value.
+        busy: Processes that only take time, from the beginning. They are of the mesh's own session:
+            where a system shares processors out among sessions first, others' work takes less.
+    """
+
+    def __init__(self, least: float, busy: int) -> None:
+        self._least, self._busy = least, busy
         self._spinning: list[subprocess.Popen[bytes]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -37,6 +43,8 @@ class Load:
         self.most_spinning = 0
 
     def __enter__(self) -> Load:
+        for _ in range(self._busy):
+            self._spin()
         self._thread.start()
         return self
 
@@ -51,12 +59,15 @@ class Load:
         while not self._stop.wait(_LOAD_SECONDS if self.averages else 0):
             self.averages.append(os.getloadavg()[0])
             if self.averages[-1] < self._least:
-                self._spinning.append(subprocess.Popen([sys.executable, "-c", _SPIN]))
-                self.most_spinning = max(self.most_spinning, len(self._spinning))
-            elif self._spinning and self.averages[-1] > self._least + _MOST_ABOVE:
+                self._spin()
+            elif len(self._spinning) > self._busy and self.averages[-1] > self._least + _MOST_ABOVE:
                 process = self._spinning.pop()
                 process.kill()
                 process.wait()
+
+    def _spin(self) -> None:
+        self._spinning.append(subprocess.Popen([sys.executable, "-c", _SPIN]))
+        self.most_spinning = max(self.most_spinning, len(self._spinning))
 
     def told(self) -> dict[str, float]:
         averages = self.averages or [os.getloadavg()[0]]
