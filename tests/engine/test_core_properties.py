@@ -89,12 +89,20 @@ shapes = st.fixed_dictionaries(
         "most_accepted": st.integers(1, 5),
         "least_jump": st.integers(0, 2),
         "num_checkpoints": st.sampled_from([None, None, 0, 1, 2, 5]),
+        "most_drafts": st.sampled_from([64, 3, 0]),
         "windows": st.lists(st.integers(1, 12), max_size=2),
         "seats": st.sampled_from([0, 0, 1, 2, 3]),
     }
 )
 LONGEST = 14 + 8
-DEVICE = ("looks_ahead", "steps_in_flight", "is_late", "most_accepted", "num_checkpoints")
+DEVICE = (
+    "looks_ahead",
+    "steps_in_flight",
+    "is_late",
+    "most_accepted",
+    "num_checkpoints",
+    "most_drafts",
+)
 
 
 def make_core(engine, shape, drafter=None):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from zse.backends.types import MAX_DRAFTS
 from zse.engine.request import Request, SamplingParams
 from zse.engine.scheduler import Scheduler, rank_of
 from zse.engine.sequence import Sequence
@@ -37,9 +38,16 @@ def run_step(scheduler):
 
 @pytest.fixture
 def make_scheduler():
-    def make(*, num_blocks=32, max_batch_tokens=8, max_sequences=4, **cached):
+    def make(
+        *, num_blocks=32, max_batch_tokens=8, max_sequences=4, most_drafts=MAX_DRAFTS, **cached
+    ):
         cache = KVCache(num_blocks=num_blocks, block_size=4, **{"prefix_cache": False} | cached)
-        return Scheduler(cache, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences)
+        return Scheduler(
+            cache,
+            max_batch_tokens=max_batch_tokens,
+            max_sequences=max_sequences,
+            most_drafts=most_drafts,
+        )
 
     return make
 
@@ -143,14 +151,14 @@ def test_drafts_are_checked_as_far_as_budget_length_and_blocks_allow(make_schedu
     assert plan(3, num_blocks=2) == ("decode", 1, 1)  # drafts take nobody's blocks
 
 
-@pytest.mark.parametrize("num_checkpoints", [0, 2])
-def test_drafts_of_a_model_whose_state_cannot_go_back_are_dropped(make_scheduler, num_checkpoints):
-    scheduler = make_scheduler(num_checkpoints=num_checkpoints)
+@pytest.mark.parametrize("most_drafts", [0, 1])
+def test_drafts_that_the_device_has_no_states_for_are_dropped(make_scheduler, most_drafts):
+    scheduler = make_scheduler(num_checkpoints=2, most_drafts=most_drafts)
     sequence = make_sequence(7)
     scheduler.add(sequence)
     run_step(scheduler)
     sequence.drafts = [3, 3]
-    assert run_step(scheduler) == [(0, 7, 1)]
+    assert run_step(scheduler) == [(0, 7, 1 + most_drafts)]
     assert sequence.drafts == ()
 
 

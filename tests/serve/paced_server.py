@@ -60,6 +60,7 @@ class PacedRunner:
     steps_in_flight = 1
     is_encoder = False
     num_checkpoints = None
+    most_drafts = 64
     windows = ()
     most_sequences = None
     vocab_size = VOCAB_SIZE

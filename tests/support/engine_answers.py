@@ -11,7 +11,11 @@ from family_shapes import SHAPE
 from zse.engine.request import Request, SamplingParams
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from zse.engine.core import EngineCore
+
+    Told: TypeAlias = dict[tuple[str, int], list[Any]]
 
 EXACT_DEVICES: list[dict[str, Any]] = [
     {"device": "torch"},
@@ -53,3 +57,16 @@ def answers_of(
                 found[event.request_id, event.index].append(event.token_id)
         core.check_consistency()
     return list(found.values())
+
+
+def told_answers(core: EngineCore, requests: list[Request]) -> Told:
+    """Return of each choice its tokens, their log-probabilities and how it ended."""
+    for request in requests:
+        core.add_request(request)
+    found: Told = {}
+    while core.has_work:
+        for event in core.step():
+            told = (event.token_id, event.logprob, tuple(event.top), event.finish_reason)
+            found.setdefault((event.request_id, event.index), []).append(told)
+        core.check_consistency()
+    return found

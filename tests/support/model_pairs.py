@@ -94,11 +94,16 @@ class InMemory:
 
 
 def write_file(
-    path: Path, spec: ModelSpec, weights: dict[str, torch.Tensor], quantization: str
+    path: Path,
+    spec: ModelSpec,
+    weights: dict[str, torch.Tensor],
+    quantization: str,
+    *,
+    has_guesses: bool = False,
 ) -> None:
-    """Write a .zse file from a checkpoint's tensors."""
+    """Write a .zse file from a checkpoint's tensors, with its heads that guess, or without."""
     plain = Scheme(quantization if quantization in ("fp16", "bf16", "fp32") else "bf16")
-    plan = list(spec.groups())
+    plan = [*spec.groups(), *(spec.spare_groups() if has_guesses else ())]
     groups = [(g.name, [planned(t, quantization, plain) for t in g.weights]) for g in plan]
     checkpoint: Any = InMemory(weights)
     with ZSEWriter(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hash_model import hidden_of, logprob_of, next_token
 
 from zse.backends.types import (
+    MAX_DRAFTS,
     PENDING_TOKEN,
     SampledToken,
     StepBatch,
@@ -91,6 +92,7 @@ class ScriptedRunner:
         is_late: bool = True,
         most_accepted: int = 99,
         num_checkpoints: int | None = None,
+        most_drafts: int = MAX_DRAFTS,
         windows: Sequence[WindowGroup] = (),
     ) -> None:
         self.windows = windows
@@ -98,6 +100,7 @@ class ScriptedRunner:
             [[-1] * block_size for _ in range(group.num_blocks)] for group in windows
         ]
         self.num_checkpoints = num_checkpoints
+        self.most_drafts = most_drafts
         self.most_sequences: int | None = None
         self.is_encoder = False
         self.states: dict[int, list[int]] = {}
@@ -239,12 +242,11 @@ class ScriptedRunner:
         for chunk, slot, start, table in zip(
             step.chunks, step.slots, step.starts, step.tables, strict=True
         ):
-            assert chunk.kind != "verify", "a state cannot go back"
             if start == 0:
                 self.states[slot] = []
             state = self.states[slot]
             assert len(state) == start, "a state is of other tokens"
-            end = start + len(chunk.token_ids)
+            end = start + (1 if chunk.kind == "verify" else len(chunk.token_ids))
             state += self._history(table, end)[start:]
             assert state == self._history(table, end), "a state is of other tokens"
         for chunk in step.chunks:
@@ -287,6 +289,9 @@ class ScriptedRunner:
             chunk = step.chunks[index]
             if chunk.kind == "verify":
                 sampled = list(accepted(chunk, sampled))[: self.most_accepted]
+                if self.num_checkpoints is not None:  # the state goes on behind drafts that stood
+                    state = self.states[chunk.sequence_slot]
+                    state += chunk.token_ids[1 : len(sampled)]
             elif sampled:
                 self.last_tokens[step.slots[index]] = sampled[-1].token_id
             step.answers.append(sampled)

@@ -3,6 +3,9 @@
 Every running sequence has one, found by its slot. One more is for rows that fill up a captured
 step. Behind them are checkpoints: states as they were at the end of a prompt's full blocks, which
 a later sequence with the same prefix starts from. Without one its cached blocks are of no use.
+
+A state cannot go back behind a draft that was wrong. So each draft leaves its state in a slot of
+its own, behind all others, and a sequence goes on with that of the last draft that stood.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("zse.backends")
 MOST_CHECKPOINTS = 16
 """A state has the size of thousands of tokens of KV, and a handful of prefixes are in use."""
+MOST_DRAFT_STATES = 16
+"""Drafts that a step checks at most where each leaves a state: for all its sequences together."""
 
 
 @record
@@ -36,11 +41,15 @@ class StateLayout:
     """Of each layer that has any."""
     num_sequences: int
     num_checkpoints: int
+    num_drafts: int = 0
+    """Drafts of a step that have a state of their own; 0: none can be checked."""
 
     @property
     def num_slots(self) -> int:
         """States that there is memory for; none where no layer has any."""
-        return self.num_sequences + 1 + self.num_checkpoints if self.shapes else 0
+        if not self.shapes:
+            return 0
+        return self.num_sequences + 1 + self.num_checkpoints + self.num_drafts
 
     @property
     def slot_bytes(self) -> int:
@@ -55,8 +64,38 @@ class StateLayout:
         return self.num_sequences + 1 + checkpoint
 
 
-def states_of(spec: ModelSpec, options: LoadOptions) -> StateLayout:
-    """Return the states that a model needs."""
+class StateSlots:
+    """Which slot of memory has the state of each sequence: checked drafts change that.
+
+    Args:
+        layout: The states that there is memory for.
+    """
+
+    def __init__(self, layout: StateLayout) -> None:
+        self._has_states = bool(layout.shapes)
+        first_draft = layout.num_slots - layout.num_drafts
+        self._own = list(range(first_draft))
+        self._free = list(range(first_draft, layout.num_slots))
+
+    def of(self, slot: int) -> int:
+        """Return where the state of a sequence, or a checkpoint, lies."""
+        return self._own[slot] if self._has_states else 0
+
+    def lend(self, slot: int, num_drafts: int) -> list[int]:
+        """Return where the states of a sequence and of each of its drafts are to lie."""
+        if not self._has_states:
+            return [0] * (1 + num_drafts)
+        return [self._own[slot], *(self._free.pop() for _ in range(num_drafts))]
+
+    def settle(self, slot: int, lent: Sequence[int], num_accepted: int) -> None:
+        """Let a sequence go on with the state behind so many drafts; the others are free."""
+        if self._has_states:
+            self._own[slot] = lent[num_accepted]
+            self._free += [*lent[:num_accepted], *lent[num_accepted + 1 :]]
+
+
+def states_of(spec: ModelSpec, options: LoadOptions, *, num_drafts: int = 0) -> StateLayout:
+    """Return the states that a model needs, with those of so many drafts of a step."""
     shapes = {
         layer.index: DeltaShape.of(layer.mixer)
         for layer in spec.layers
@@ -68,6 +107,7 @@ def states_of(spec: ModelSpec, options: LoadOptions) -> StateLayout:
         shapes=shapes,
         num_sequences=most,
         num_checkpoints=min(most, MOST_CHECKPOINTS) if keeps else 0,
+        num_drafts=num_drafts if shapes else 0,
     )
 
 
@@ -99,14 +139,16 @@ def check_states(chunks: Sequence[SequenceChunk], layout: StateLayout) -> None:
     """Refuse chunks that states cannot follow.
 
     Raises:
-        EngineError: A chunk checks drafts, or names a checkpoint or a slot that is not there.
+        EngineError: Chunks check more drafts than have states, or name a checkpoint or a slot
+            that is not there.
     """
+    num_drafts = sum(len(chunk.token_ids) - 1 for chunk in chunks if chunk.kind == "verify")
+    if layout.shapes and num_drafts > layout.num_drafts:
+        raise EngineError(
+            f"{num_drafts} drafts were to be checked by a model with linear attention, which has "
+            f"states for {layout.num_drafts}: a state cannot go back behind a draft that was wrong"
+        )
     for chunk in chunks:
-        if layout.shapes and chunk.kind == "verify":
-            raise EngineError(
-                "drafts were to be checked by a model with linear attention, whose state cannot "
-                "go back behind a draft that was wrong"
-            )
         for checkpoint in (chunk.restored_from, chunk.saved_to):
             if checkpoint is not None and not 0 <= checkpoint < layout.num_checkpoints:
                 raise EngineError(

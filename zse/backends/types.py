@@ -84,6 +84,10 @@ class SequenceChunk(NamedTuple):
     block table holds for all layers."""
     adapter: Handle | None = None
     """What is added to matrices for its tokens: of ``Backend.bind_adapter``."""
+    states_to: memoryview | None = None
+    """Filled with float32 [tokens, hidden], in bytes: the normed state of each of its tokens."""
+    joined: memoryview | None = None
+    """Such states, of a model's tokens whose embeddings are joined with them."""
 
 
 class TokenMasks(Protocol):

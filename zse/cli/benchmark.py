@@ -57,6 +57,7 @@ class BenchmarkResult:
 app = App()
 _FLAGS = ["device", "threads", "kernels", "kv_dtype", "exact_activations", "deterministic"]
 _FLAGS += ["prefill_precision", "prefill_weights", "speculate", "draft_model"]
+_FLAGS += ["early_exit_layers"]
 _FLAGS += ["tensor_parallel", "pipeline_parallel", "gpus"]
 
 

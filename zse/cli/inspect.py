@@ -149,7 +149,9 @@ def _build_tables(header: ZSEHeader, report: dict[str, Any]) -> list[Table]:
 
 def _spare_row(spare_bytes: int) -> list[tuple[str, str]]:
     """Return what the file has for heads that guess further tokens (multi-token prediction)."""
-    return [("not loaded", f"{size_text(spare_bytes)}, groups mtp.*")] if spare_bytes else []
+    if not spare_bytes:
+        return []
+    return [("not loaded", f"{size_text(spare_bytes)}, groups mtp.*, which --speculate mtp reads")]
 
 
 def _region_table(title: str, regions: Sequence[Region]) -> Table:

@@ -14,6 +14,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from zse.backends.types import MAX_DRAFTS
 from zse.engine.acceptance import Acceptance
 from zse.engine.admission import check_request, resolve_max_tokens
 from zse.engine.limits import Limits
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from zse.engine.adapters import Adapter
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.drafting.speculator import Speculator
+    from zse.engine.drafting.token_states import TokenStates
     from zse.engine.reading import PromptQuery
     from zse.engine.relief import MemoryRelief
     from zse.engine.request import SamplingParams
@@ -57,6 +59,8 @@ class EngineCore:
         eos_token_ids: Tokens that end an answer unless ``ignore_eos`` is set.
         aging_steps: Steps of waiting that weigh as much as one unit of priority.
         begin_speculation: Makes the speculator, behind the engine's first token; None: no drafts.
+        collect_states: What makes the place of a sequence's states, where whoever guesses reads
+            them.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class EngineCore:
         eos_token_ids: tuple[int, ...] = (),
         aging_steps: int = 64,
         begin_speculation: Callable[[], Speculator] | None = None,
+        collect_states: Callable[[], TokenStates] | None = None,
     ) -> None:
         self.runner = runner
         self.options = _within_runner(runner, options.batch)
@@ -83,6 +88,7 @@ class EngineCore:
             max_batch_tokens=self.options.max_batch_tokens,
             max_sequences=self.options.max_sequences,
             well_at_once=getattr(runner, "tokens_beside", MOST_BESIDE),
+            most_drafts=getattr(runner, "most_drafts", MAX_DRAFTS),
         )
         self._limits = Limits(runner, self.options, computes_all_alone=options.device.deterministic)
         self._aging_steps = aging_steps
@@ -91,6 +97,7 @@ class EngineCore:
         """Made when a step first finds no memory."""
         self._begin_speculation = begin_speculation
         self._speculator: Speculator | None = None
+        self._collect_states = collect_states
         self.least_jump = _LEAST_JUMP_AHEAD if runner.looks_ahead else 0
         """Forced tokens for each running sequence that make a jump worth its step."""
         # A configuration may name tokens that the model has no logits for: they never come.
@@ -195,7 +202,7 @@ class EngineCore:
         events, self._pending = self._pending, []
         speculator = self._speculator or self._speculator_once_due()
         if speculator is not None:
-            speculator.prepare(self._scheduler.running)
+            speculator.prepare(self._scheduler.running, self._scheduler.takes_drafts)
         finished = self._next_finished()
         if speculator is not None:
             speculator.stepped(finished)
@@ -340,6 +347,7 @@ class EngineCore:
                 prompt_token_ids=list(request.prompt_token_ids),
                 token_ids=list(request.prompt_token_ids),
                 reading=PromptReading.of(request) if index == 0 else None,
+                states=self._collect_states() if self._collect_states is not None else None,
             )
             sequences.append(sequence)
         return sequences

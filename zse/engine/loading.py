@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore
+from zse.engine.drafting.choosing import (
+    Speculation,
+    has_draft_model,
+    speculation_by_texts,
+    speculation_of,
+)
 from zse.engine.opening import OpenedModel, open_model
 from zse.models.runner import ModelRunner, load_runner, spec_of
 from zse.option import with_values
@@ -21,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.types import DeviceUsed
-    from zse.engine.drafting.speculator import Speculator
     from zse.engine.encoder_core import AnyCore
     from zse.engine.prefixes.keeper import PrefixKeeper
     from zse.format.model_file import ModelFile
@@ -176,8 +181,8 @@ def begin_model(
                 with phases("ranks"):
                     opened.ranks.wait_until_ready(runner)
             tokenizer = reading.tokenizer()
-            begin = _draft_model_of(runner, reader, options, settings)
-            core = make_core(runner, options, _end_tokens(reader, tokenizer), begin)
+            speculation = speculation_of(runner, reader, options, settings)
+            core = make_core(runner, options, _end_tokens(reader, tokenizer), speculation)
             if prefixes is not None and isinstance(core, EngineCore):
                 prefixes.bring(core)
         except BaseException:
@@ -196,7 +201,7 @@ def _set_aside_for_draft_model(
     opened: OpenedModel, options: LoadOptions, settings: Settings
 ) -> None:
     """Have a GPU keep memory for the draft model that is to come, if one is named."""
-    is_named = bool(options.speculation.draft_model) and _has_draft_model(options)
+    is_named = bool(options.speculation.draft_model) and has_draft_model(options)
     if opened.arrival is not None and is_named:
         from zse.engine.drafting.opening import memory_beside
 
@@ -231,60 +236,24 @@ def make_core(
     runner: ModelRunner,
     options: LoadOptions,
     end_token_ids: tuple[int, ...] = (),
-    begin_speculation: Callable[[], Speculator] | None = None,
+    speculation: Speculation | None = None,
 ) -> AnyCore:
     """Return the engine of a model: of one that writes text, or of an encoder.
 
-    Without ``begin_speculation`` the options say whether tokens are guessed from texts.
+    Without ``speculation`` the options say whether tokens are guessed from texts.
     """
     if not runner.is_encoder:
-        begin = begin_speculation or _speculation_of(runner, options)
-        return EngineCore(runner, options, eos_token_ids=end_token_ids, begin_speculation=begin)
+        chosen = speculation or speculation_by_texts(runner, options)
+        return EngineCore(
+            runner,
+            options,
+            eos_token_ids=end_token_ids,
+            begin_speculation=None if chosen is None else chosen.begin,
+            collect_states=None if chosen is None else chosen.collect_states,
+        )
     from zse.engine.encoder_core import EncoderCore  # which other models do without
 
     return EncoderCore(runner, options)
-
-
-def _speculation_of(runner: ModelRunner, options: LoadOptions) -> Callable[[], Speculator] | None:
-    """Return what makes the engine's speculator where texts are guessed from, or None."""
-    asked = options.speculation.speculate
-    if asked == "auto" and runs_on_gpu(runner.device.name):
-        return None  # a GPU computes drafts with other roundings than single tokens
-    if asked not in ("auto", "suffix") or not _checks_drafts(runner, asked):
-        return None
-    return _begin_with_texts
-
-
-def _begin_with_texts() -> Speculator:
-    from zse.engine.drafting.opening import speculator_of_texts  # behind the first token
-
-    return speculator_of_texts()
-
-
-def _draft_model_of(
-    runner: ModelRunner, reader: ModelFile, options: LoadOptions, settings: Settings
-) -> Callable[[], Speculator] | None:
-    """Load the draft model, where one is asked for and of use."""
-    if runner.is_encoder or not _has_draft_model(options) or not _checks_drafts(runner, "model"):
-        return None
-    from zse.engine.drafting.opening import speculator_of_model  # which nobody else needs
-
-    speculator = speculator_of_model(runner, reader, options, settings)
-    return lambda: speculator
-
-
-def _has_draft_model(options: LoadOptions) -> bool:
-    named, asked = options.speculation.draft_model, options.speculation.speculate
-    return asked == "model" or (asked == "auto" and bool(named))
-
-
-def _checks_drafts(runner: ModelRunner, asked: str) -> bool:
-    """Whether a model can check drafts; says so where it cannot, and was asked to."""
-    if runner.num_checkpoints is None:
-        return True
-    if asked != "auto":
-        _LOG.warning("no drafts are checked: the states of this model cannot go back")
-    return False
 
 
 def _load_tokenizer(reader: ModelFile, phases: Phases) -> Tokenizer:

@@ -188,6 +188,7 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
     kind: StepKind = "alone" if is_alone else chunk.kind
     if chunk.kind == "verify":
         token_ids = (*token_ids, *sequence.drafts[: chunk.num_tokens - 1])
+    states = sequence.states
     return SequenceChunk(
         sequence.slot,
         token_ids or _PENDING,
@@ -198,4 +199,5 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
         saved_to=chunk.saved_to,
         windows=sequence.table.windows,
         adapter=None if adapter is None else adapter.handle,
+        states_to=None if states is None else states.room(chunk.start, chunk.num_tokens),
     )

@@ -65,6 +65,7 @@ class Scheduler:
         max_batch_tokens: Token budget of a step.
         max_sequences: Most sequences that run at once, at most the budget.
         well_at_once: Rows of a step that use the device fully; see ``PromptBudget``.
+        most_drafts: Drafts that a step can check.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Scheduler:
         max_batch_tokens: int,
         max_sequences: int,
         well_at_once: int = MOST_BESIDE,
+        most_drafts: int = MAX_DRAFTS,
     ) -> None:
+        self._most_drafts = most_drafts
         self._cache = cache
         self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
@@ -203,6 +206,16 @@ class Scheduler:
         """Give a running sequence room for more tokens, if nobody has to give up a block for it."""
         return self._has_room(sequence, num_more)
 
+    def takes_drafts(self, sequence: Sequence, num_drafts: int) -> bool:
+        """Give a running sequence blocks for drafts, to be written before they are checked."""
+        if not self._has_room(sequence, num_drafts):
+            return False
+        if self._cache.has_windows:
+            assert sequence.table is not None
+            start = sequence.num_computed
+            self._cache.cover(sequence.table, start=start, end=start + 1 + num_drafts)
+        return True
+
     def tables(self) -> list[BlockTable]:
         """Return the tables that own blocks: of running sequences, and held for steps in flight."""
         running = [s.table for s in self.running if s.table is not None]
@@ -286,12 +299,9 @@ class Scheduler:
         """Let decode chunks check their sequences' drafts, as far as there is room for them.
 
         Everybody's next token has its place and its block before any draft gets one. Returns how
-        many are checked. A state cannot go back behind a draft that was wrong: sequences that have
-        one check none.
+        many are checked.
         """
-        if self._cache.checkpoints is not None:
-            return 0
-        most = left = min(MAX_DRAFTS, self._max_batch_tokens - len(self.running))
+        most = left = min(self._most_drafts, self._max_batch_tokens - len(self.running))
         for index, chunk in enumerate(chunks):
             sequence = chunk.sequence
             if not sequence.drafts or sequence.num_pending:

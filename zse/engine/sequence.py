@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as TokenIds
 
     from zse.backends.types import SampledToken
+    from zse.engine.drafting.token_states import TokenStates
     from zse.engine.reading import PromptReading, PromptReport
     from zse.engine.request import FinishReason, Request
     from zse.kv.table import BlockTable
@@ -67,6 +68,8 @@ class Sequence:
     finish_reason: FinishReason | None = None
     reading: PromptReading | None = None
     """What is told of its prompt, if anything is."""
+    states: TokenStates | None = None
+    """Of its newest tokens, where whoever guesses wants them."""
     _row: SamplingRow = field(init=False)
 
     def __post_init__(self) -> None:

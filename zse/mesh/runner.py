@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zse.backends.types import DeviceUsed, check_batch
+from zse.backends.types import MAX_DRAFTS, DeviceUsed, check_batch
 from zse.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class MeshRunner:
     is_encoder = False
     windows: Sequence[WindowGroup] = ()
     num_checkpoints: int | None = None
+    most_drafts = MAX_DRAFTS
     most_sequences: int | None = None
 
     def __init__(

@@ -6,17 +6,19 @@ often leave out. What a file keeps of them is whole, or nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.errors import UnsupportedModelError
+from zse.errors import FormatError, UnsupportedModelError
 from zse.format.names import SPARE_PREFIX
 from zse.models.parts import Piece, linear
-from zse.models.spec import GuessSpec
+from zse.models.spec import GuessSpec, JoinSpec, ModelSpec, weights_of
 from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.format.spec import ZSEHeader
     from zse.models.config_json import ConfigJSON
     from zse.models.layer_spec import LayerSpec
     from zse.models.parts import Norms
@@ -64,4 +66,41 @@ def guess(
         join=linear(f"{ours}.join", [Piece(name=names.join, rows=hidden)], 2 * hidden),
         layer=layer(ours),
         norm=norms.norm(f"{ours}.final_norm", names.norm, hidden),
+    )
+
+
+def stored_guesses(header: ZSEHeader, spec: ModelSpec) -> tuple[GuessSpec, ...]:
+    """Return the heads that a file has, whole and as its model's configuration calls for them.
+
+    Raises:
+        FormatError: A tensor of one is missing, or of another shape.
+    """
+    names = {group.name for group in header.groups}
+    found = {entry.name: entry.shape for entry in header.tensors}
+    heads = tuple(head for head in spec.guesses if head.name in names)
+    for weight in (weight for head in heads for weight in weights_of(head)):
+        if found.get(weight.name) != weight.shape:
+            raise FormatError(
+                f"tensor {weight.name} has shape {found.get(weight.name, 'none: it is missing')}; "
+                f"the model config calls for {list(weight.shape)}"
+            )
+    return heads
+
+
+def model_of(spec: ModelSpec, head: GuessSpec) -> ModelSpec:
+    """Return a head as a model of one layer, whose tokens come with states of ``spec``.
+
+    The stream of a token is made of its embedding and of the state of the token before it; what is
+    chosen behind it follows the token (arXiv:2412.19437, section 2.2). Its own normed states stand
+    for the model's where it goes on from its own guesses.
+    """
+    join = JoinSpec(
+        embedding_norm=head.embedding_norm, state_norm=head.stream_norm, linear=head.join
+    )
+    return replace(
+        spec,
+        embedding=replace(spec.embedding, layer_inputs=None, join=join),
+        layers=(replace(head.layer, index=0),),
+        head=replace(spec.head, norm=head.norm),
+        guesses=(),
     )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.retained import Retained
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.handles import Handle
-    from zse.backends.operations import Backend, PendingStep
+    from zse.backends.operations import Backend, Forward, PendingStep
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
@@ -116,6 +116,11 @@ class ModelRunner(RunnerBlocks):
         return self._crew is None and getattr(self._backend, "computes_alone", False)
 
     @property
+    def serves_guesses(self) -> bool:
+        """Whether steps leave states of tokens, and other passes over the same blocks are made."""
+        return self._crew is None and getattr(self._backend, "serves_guesses", False)
+
+    @property
     def most_batch_tokens(self) -> int:
         """Tokens of a step at most, where the backend takes more than it was asked to; else 0."""
         return getattr(self._backend, "most_batch_tokens", 0)
@@ -171,6 +176,14 @@ class ModelRunner(RunnerBlocks):
     def execute(self, batch: StepBatch) -> Answers:
         """Compute one step and wait for the tokens that follow each chunk; fails as ``submit``."""
         return self.submit(batch).wait()
+
+    def guess(self, batch: StepBatch, forward: Forward) -> Answers:
+        """Compute another pass over the model's blocks, and wait: see ``serves_guesses``.
+
+        What it writes there is of guesses: steps write it again before they read it.
+        """
+        with self._lock:
+            return self._backend.submit(batch, forward).wait()
 
     def bind_adapter(self, adapter: AdapterWeights) -> Handle:
         """Return an adapter as requests name it; safe while steps run.

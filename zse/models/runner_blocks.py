@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.abilities import KeepsInHost, Shrinkable
+from zse.backends.types import MAX_DRAFTS
 from zse.errors import UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class RunnerBlocks:
         """States that can be kept for later sequences; None where sequences have no states."""
         states = self._backend.states
         return states.num_checkpoints if states.shapes else None
+
+    @property
+    def most_drafts(self) -> int:
+        """Drafts that a step can check: 0 where states cannot go back behind one that was wrong."""
+        states = self._backend.states
+        if not states.shapes:
+            return MAX_DRAFTS
+        return states.num_drafts if self._crew is None else 0
 
     @property
     def kv_images(self) -> KVImages:

@@ -36,7 +36,8 @@ class GuessSpec:
     """A head that guesses the token after the next one (multi-token prediction).
 
     Its layer reads the stream of a token beside the embedding of the next one. The embedding and
-    the logits are the model's own. Files keep it; no step computes it.
+    the logits are the model's own. Files keep it; steps of the model do not compute it.
+    ``zse.models.guess.model_of`` makes a model of one layer of it.
     """
 
     index: int
@@ -74,6 +75,20 @@ class LayerInputsSpec:
 
 
 @record
+class JoinSpec:
+    """How the embedding of a token is joined with the state of the token before it.
+
+    ``linear([embedding_norm(embedding), state_norm(state)])`` is the stream then: columns of the
+    embedding first. States are those of another model, or of a token before, behind its last norm.
+    """
+
+    embedding_norm: NormSpec
+    state_norm: NormSpec
+    linear: LinearSpec
+    """[hidden, 2 * hidden]."""
+
+
+@record
 class EmbeddingSpec:
     """The table whose rows the tokens name, and what is done to them before the first layer."""
 
@@ -90,6 +105,8 @@ class EmbeddingSpec:
     norm: NormSpec | None = None
     """Of the stream itself, after all that is added."""
     layer_inputs: LayerInputsSpec | None = None
+    join: JoinSpec | None = None
+    """After that norm: the tokens come with states."""
 
 
 @record

@@ -28,6 +28,8 @@ def with_mesh(settings: Settings) -> Settings:
         "--sleep-after": bool(serve.fleet.sleep_after),
         "--lora": bool(serve.loras),
         "--speculate model": serve.load.speculation.speculate == "model",
+        "--speculate mtp": serve.load.speculation.speculate == "mtp",
+        "--speculate early-exit": serve.load.speculation.speculate == "early-exit",
         "--draft-model": bool(serve.load.speculation.draft_model),
         "--prefix-store": bool(serve.load.cache.prefix_store),
         "--prefix-host-gib": bool(serve.load.cache.prefix_host_gib),

@@ -8,9 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from engine_answers import told_answers
 from known_answers import KnownAnswers
 from model_pairs import make_pair
 
+from zse.backends.cpu import sequences
 from zse.engine.core import EngineCore
 from zse.engine.drafting.speculator import Speculator
 from zse.engine.loading import make_core
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from engine_answers import Told
+
     from zse.engine.sequence import Sequence
     from zse.engine.stats import EngineStats
 
@@ -38,10 +42,6 @@ DEVICES: list[dict[str, Any]] = [
     {"device": "cpu"},  # activations rounded to 8 bits, a scale each: no row sees another
     {"device": "cpu", "exact_activations": True, "kv_dtype": "int8"},
 ]
-
-
-Told = dict[tuple[str, int], list[Any]]
-"""Of each choice: its tokens, their log-probabilities, how it ended."""
 
 
 def open_core(
@@ -65,27 +65,15 @@ def open_core(
     return EngineCore(runner, options, begin_speculation=lambda: speculator)
 
 
-def answers_of(core: EngineCore, requests: list[Request]) -> Told:
-    for request in requests:
-        core.add_request(request)
-    found: Told = {}
-    while core.has_work:
-        for event in core.step():
-            told = (event.token_id, event.logprob, tuple(event.top), event.finish_reason)
-            found.setdefault((event.request_id, event.index), []).append(told)
-        core.check_consistency()
-    return found
-
-
 def stats_of_equal(
     path: Path, device: dict[str, Any], requests: Callable[[], list[Request]], **sizes: Any
 ) -> EngineStats:
     """Answer requests without drafts and with them, and hold them against each other."""
     alone = open_core(path, device, **sizes)
-    without = answers_of(alone, requests())
+    without = told_answers(alone, requests())
     alone.close()
     core = open_core(path, device, without, **sizes)
-    assert answers_of(core, requests()) == without
+    assert told_answers(core, requests()) == without
     stats = core.stats()
     core.close()
     assert stats.speculation.draft_tokens > stats.speculation.accepted_tokens > 0
@@ -176,12 +164,12 @@ def test_what_is_sampled_with_drafts_has_the_distribution_of_the_model(random_zs
 
     def draws(core: EngineCore, first_seed: int) -> Counter[int]:
         seeds = range(first_seed, first_seed + num_draws)
-        told = [answers_of(core, [request_of(seed)])["a", 0] for seed in seeds]
+        told = [told_answers(core, [request_of(seed)])["a", 0] for seed in seeds]
         return Counter(one[min(2, len(one) - 1)][0] for one in told)
 
     without = open_core(random_zse, {"device": "cpu"})
     wanted = draws(without, 10_000)
-    with_drafts = open_core(random_zse, {"device": "cpu"}, answers_of(without, [request_of(3)]))
+    with_drafts = open_core(random_zse, {"device": "cpu"}, told_answers(without, [request_of(3)]))
     found = draws(with_drafts, 0)
     counts = with_drafts.stats().speculation
     assert counts.draft_tokens > counts.accepted_tokens > num_draws / 20
@@ -213,14 +201,53 @@ def test_windows_hold_what_is_seen_behind_drafts_that_were_wrong(
     stats_of_equal(pair.path, {"device": "cpu"}, requests, **sizes)
 
 
-def test_a_model_with_states_checks_no_drafts_and_says_so(
-    make_pair: Callable[..., Any], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("device", DEVICES[:2], ids=lambda device: device["device"])
+@pytest.mark.parametrize("way", ["greedy", "sampled"])
+def test_states_are_those_behind_the_drafts_that_stood(
+    device: dict[str, Any], way: str, make_pair: Callable[..., Any]
 ) -> None:
+    pair = make_pair("qwen3_next", "fp32", eos_token_id=None)
+
+    def requests() -> list[Request]:
+        params = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, "logprobs": 2}
+        shared = [5, 6, 7, 8] * 5
+        return [
+            Request(
+                request_id=str(index),
+                prompt_token_ids=[*shared, *range(9, 9 + index)],
+                params=SamplingParams(**params | WAYS[way]),
+            )
+            for index in range(3)
+        ]
+
+    sizes = {"block_size": 4, "max_sequences": 3, "max_batch_tokens": 24}
+    stats_of_equal(pair.path, device, requests, **sizes)
+
+
+def test_states_of_drafts_outlive_no_preemption(make_pair: Callable[..., Any]) -> None:
+    pair = make_pair("qwen3_next", "fp32", eos_token_id=None)
+
+    def requests() -> list[Request]:
+        params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+        prompts = ([5, 6, 7, 8] * 5, [9, 10] * 8, [11, 12, 13] * 6)
+        return [
+            Request(request_id=str(index), prompt_token_ids=prompt, params=params)
+            for index, prompt in enumerate(prompts)
+        ]
+
+    sizes = {"block_size": 4, "num_blocks": 30, "max_sequences": 3, "max_batch_tokens": 24}
+    assert stats_of_equal(pair.path, {"device": "cpu"}, requests, **sizes).preemptions > 0
+
+
+def test_a_device_that_keeps_no_states_of_drafts_checks_none_and_says_so(
+    make_pair: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "MOST_DRAFT_STATES", 0)
     pair = make_pair("qwen3_next", "fp32", eos_token_id=None)
     options = load_options(device="cpu", num_blocks=32, threads=1, speculate="suffix")
     core = make_core(load_runner(pair.path, options), options)
     assert "the states of this model cannot go back" in caplog.text
     params = SamplingParams(max_tokens=20)
-    answers_of(core, [Request(request_id="a", prompt_token_ids=[5, 6, 7] * 5, params=params)])
+    told_answers(core, [Request(request_id="a", prompt_token_ids=[5, 6, 7] * 5, params=params)])
     assert core.stats().speculation.draft_tokens == 0
     core.close()

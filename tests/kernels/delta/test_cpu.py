@@ -69,11 +69,27 @@ class Layer:
             own = slice(first, first + count)
             found = delta(inputs[own], gates[own], self.parameters, shape, *self.expected[slot])
             parts.append(found)
-            rows.append(Rows(first, count, position, slot))
+            rows.append(Rows(first, count, position, slot, slot))
             first += count
         mixed = torch.full((total, shape.value_columns), float("nan"))
-        state = State(rings=self.rings.data_ptr(), matrices=self.matrices.data_ptr())
-        step = Step(rows=total, num_chunks=len(chunks), chunks=(Rows * len(rows))(*rows))
+        states = {"rings": self.rings, "matrices": self.matrices}
+        self.run(instructions, rows, (inputs, gates, mixed), states, num_threads)
+        assert_close(mixed, torch.cat(parts))
+        for slot, _, _ in chunks:
+            assert_close(self.matrices[slot], self.expected[slot][1])
+
+    def run(
+        self,
+        instructions: str,
+        rows: list[Rows],
+        values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        states: dict[str, torch.Tensor],
+        num_threads: int = 2,
+    ) -> None:
+        """Compute rows of inputs, gates and outputs over states."""
+        inputs, gates, mixed = values
+        state = State(**{name: part.data_ptr() for name, part in states.items()})
+        step = Step(rows=len(inputs), num_chunks=len(rows), chunks=(Rows * len(rows))(*rows))
         step.states = ctypes.pointer(state)
         registers = {
             Register.QKV: inputs, Register.DELTA_GATES: gates, Register.MIXED: mixed
@@ -87,9 +103,6 @@ class Layer:
         )
         with started_pool(instructions, num_threads) as pool:
             pool.library.run(pool.handle, program, 2, step)
-        assert_close(mixed, torch.cat(parts))
-        for slot, _, _ in chunks:
-            assert_close(self.matrices[slot], self.expected[slot][1])
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -117,3 +130,45 @@ def test_a_slot_that_was_used_before_begins_empty(instructions: str) -> None:
     for part in layer.expected[1]:
         part.zero_()
     layer.check(instructions, [(1, 0, 2)])
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rows_with_a_slot_each_leave_there_the_bits_of_rows_computed_one_after_the_other(
+    shape: DeltaShape, instructions: str
+) -> None:
+    """Drafts: row i goes on with what row i - 1 left; another sequence stands beside them."""
+    torch.manual_seed(8)
+    count, start, slots = 3, 5, [2, 0, 3]
+    layer = Layer(shape)
+    before = {
+        "rings": torch.randn(4, shape.convolution_width, shape.channels),
+        "matrices": torch.randn(4, shape.num_value_heads, shape.key_dim, shape.value_dim),
+    }
+    inputs = torch.randn(count + 1, shape.input_columns)
+    gates = torch.randn(count + 1, 2 * shape.num_value_heads)
+
+    def run(chunks: list[Rows], states: dict[str, torch.Tensor], first: int, end: int):
+        mixed = torch.full((end - first, shape.value_columns), float("nan"))
+        own = inputs[first:end].clone()
+        layer.run(instructions, chunks, (own, gates[first:end].clone(), mixed), states)
+        return mixed
+
+    alone = {name: part.clone() for name, part in before.items()}
+    expected, left = [], []
+    for row in range(count):
+        expected.append(run([Rows(0, 1, start + row, 2, 2)], alone, row, row + 1))
+        left.append({name: part[2].clone() for name, part in alone.items()})
+    expected.append(run([Rows(0, 1, 9, 1, 1)], alone, count, count + 1))
+    together = {name: part.clone() for name, part in before.items()}
+    sources = [2, *slots[:-1]]
+    chunks = [
+        Rows(row, 1, start + row, slot, source)
+        for row, (slot, source) in enumerate(zip(slots, sources, strict=True))
+    ]
+    chunks.append(Rows(count, 1, 9, 1, 1))
+    assert torch.equal(run(chunks, together, 0, count + 1), torch.cat(expected))
+    for slot, one in zip(slots, left, strict=True):
+        assert torch.equal(together["rings"][slot], one["rings"])
+        assert torch.equal(together["matrices"][slot], one["matrices"])
+    assert torch.equal(together["matrices"][1], alone["matrices"][1])

@@ -23,6 +23,7 @@ from zse.backends.cpu.step import Step
 from zse.backends.cpu.supported import check_supported, warn_of_size
 from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
+from zse.backends.cpu.token_states import hand_out, states_of
 from zse.backends.cpu.weights import Weights
 from zse.backends.kv_groups import groups_of
 from zse.backends.ranks import StageEdges
@@ -58,6 +59,7 @@ class CPUBackend(Recorder):
     """See ``zse.backends.operations.Backend``."""
 
     looks_ahead = False
+    serves_guesses = True
     _stream: Stream | None = None
     """What comes from layers that are computed elsewhere; None: all of them are here."""
 
@@ -100,8 +102,9 @@ class CPUBackend(Recorder):
         self.states, self.windows = sequences.states, sequences.memory.blocks.windows
         self.block_size, self.num_blocks = sequences.block_size, sequences.num_blocks
         self._registers = Registers(spec, low_rank_columns=self._low_rank.columns)
-        self._programs: dict[Forward, Program] = {}
-        self._adapting: dict[Forward, Program] | None = None
+        self._programs: dict[tuple[Forward, bool], Program] = {}
+        """By passes, and whether states of tokens are wanted of them."""
+        self._adapting: dict[tuple[Forward, bool], Program] | None = None
         """Programs of steps with adapters; None: no adapter was ever bound."""
         threads = self._choose_threads(options, machine, part)
         self._pool = library.start_pool(
@@ -190,21 +193,23 @@ class CPUBackend(Recorder):
         return later
 
     def _compute(self, batch: StepBatch, forward: Forward) -> Answers:
+        check_states(batch.chunks, self.states)
         step, states = self.begin(batch), self._memory.states
         programs = self._programs
         if step.adapters is not None:
             assert self._adapting is not None
             programs = self._adapting
-        program = programs.get(forward)
+        program = programs.get((forward, step.leaves_states))
         if program is None:
-            program = programs[forward] = forward(self, step)
-        check_states(batch.chunks, self.states)
+            program = programs[forward, step.leaves_states] = forward(self, step)
         for chunk in batch.chunks:
             if chunk.restored_from is not None:
                 states.copy(self.states.slot_of(chunk.restored_from), chunk.sequence_slot)
         if self._spec.place.is_last:
             self._stream = self._arriving(step)
-            answers = self._sample(program, step)
+            answers = self._answered(program, step)
+            if self._stream is not None:
+                hand_out(step, self._stream)
         else:
             self.pass_on(step, program)
             answers = [()] * len(batch.chunks)
@@ -213,10 +218,20 @@ class CPUBackend(Recorder):
                 states.copy(chunk.sequence_slot, self.states.slot_of(chunk.saved_to))
         return answers
 
+    def _answered(self, program: Program, step: Step) -> Answers:
+        answers: Answers = ()
+        try:
+            answers = self._sample(program, step)
+        finally:
+            step.settle_states(answers)
+        return answers
+
     def _arriving(self, step: Step) -> Stream | None:
-        """Wait for the stream that layers before these leave; None where all layers are here."""
+        """Wait for the stream that layers before these leave; or return the tokens' states."""
         if self._flow is None:
-            return None
+            spec = self._spec
+            is_joined = spec.embedding.join is not None
+            return states_of(step, spec.hidden_size, is_joined=is_joined)
         return Stream(self._spec.hidden_size, self._flow.receive(len(step.tokens)), None)
 
     def pass_on(self, step: Step, program: Program) -> None:

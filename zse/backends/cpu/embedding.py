@@ -5,6 +5,7 @@ from __future__ import annotations
 from ctypes import pointer
 from typing import TYPE_CHECKING
 
+from zse.backends.cpu.join import Join
 from zse.kernels.native import codes, structs
 from zse.kernels.native.codes import Kind, Register
 
@@ -26,6 +27,7 @@ class Embedding:
             self._positions = _without(weights.matrix(spec.positions), spec.first_position)
         self._types = None if spec.token_types is None else weights.matrix(spec.token_types)
         self._norm = None if spec.norm is None else weights.norm(spec.norm)
+        self._join = None if spec.join is None else Join(spec.join, weights)
 
     def record(self, recording: Recording, scale: float, *, width: int) -> Register:
         """Record the residual stream's first rows; return where they are."""
@@ -36,7 +38,8 @@ class Embedding:
             recording.record(Kind.PLACE, stream, matrix=pointer(self._positions))
         if self._types is not None:
             recording.record(Kind.TYPE, stream, matrix=pointer(self._types))
-        return recording.normed_in_place(stream, self._norm, width)
+        normed = recording.normed_in_place(stream, self._norm, width)
+        return normed if self._join is None else self._join.record(recording, normed)
 
 
 def _without(table: structs.Matrix, rows: int) -> structs.Matrix:

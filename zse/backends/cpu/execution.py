@@ -21,22 +21,27 @@ if TYPE_CHECKING:
 
 
 class Stream(NamedTuple):
-    """The residual stream of a step whose layers are not all of a model: float32 [rows, width]."""
+    """What comes with a step's tokens, or goes on besides: float32 [rows, width].
+
+    The residual stream where the layers are not all of a model; or states.
+    """
 
     width: int
     incoming: memoryview[float] | None
     """Behind the layers before these; None: tokens come."""
     outgoing: memoryview[float] | None
     """Is filled with what is behind these layers; None: tokens go."""
+    enters: Register = Register.RESIDUAL
+    leaves: Register = Register.RESIDUAL
 
     def enter(self, registers: Registers, first: int, end: int) -> None:
         if self.incoming is not None:
-            into = registers.rows(Register.RESIDUAL, end - first, self.width)
+            into = registers.rows(self.enters, end - first, self.width)
             into[:] = self.incoming[first * self.width : end * self.width]
 
     def leave(self, registers: Registers, first: int, end: int) -> None:
         if self.outgoing is not None:
-            found = registers.rows(Register.RESIDUAL, end - first, self.width)
+            found = registers.rows(self.leaves, end - first, self.width)
             self.outgoing[first * self.width : end * self.width] = found
 
 

@@ -27,6 +27,7 @@ from zse.backends.cpu.latent import record_queries, record_values
 from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import LowRankProducts, Recording
 from zse.backends.cpu.stretches import MarkedLayer, Stretches
+from zse.backends.cpu.token_states import NORMED_STATES
 from zse.backends.handles import EndWeights, LayerWeights
 from zse.backends.key_factors import key_factors
 from zse.backends.kv_dtypes import dtypes_of, is_narrow
@@ -333,8 +334,17 @@ class Recorder(MixtureRecorder):
             width=width,
         )
 
-    def lm_head_sample(self, _step: object, _residual: Register, head: HeadSpec) -> Program:
+    def lm_head_sample(self, step: Step, residual: Register, head: HeadSpec) -> Program:
         """Return what was recorded, and the choice of tokens behind it."""
+        if step.leaves_states:
+            assert head.norm is not None
+            self._recording.record(
+                Kind.NORM,
+                NORMED_STATES,
+                input=residual,
+                norm=pointer(self.ends.final_norm),
+                width=self._stream_columns,
+            )
         return self.with_head(head, samples=True)
 
     def with_head(self, head: HeadSpec, *, samples: bool = False) -> Program:

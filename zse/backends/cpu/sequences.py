@@ -12,7 +12,7 @@ from zse.backends.kv_groups import kv_block_bytes
 from zse.backends.kv_images import KVImages, layout_name
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.ranks import agreed
-from zse.backends.states import states_of
+from zse.backends.states import MOST_DRAFT_STATES, StateLayout, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,9 @@ class Sequences:
     ) -> None:
         self._spec = spec
         self._dtypes = dtypes
-        self.states = states_of(spec, options)
+        # Only the rank that chooses tokens knows which drafts stood.
+        num_drafts = MOST_DRAFT_STATES if link is None else 0
+        self.states = states_of(spec, options, num_drafts=num_drafts)
         self.block_size = options.cache.block_size
         self.block_bytes = kv_block_bytes(spec, groups, self.block_size, dtypes)
         """Of a block of each group."""
@@ -61,7 +63,7 @@ class Sequences:
         if link is not None:
             num_blocks, groups = agreed(link, num_blocks, groups)
         self.num_blocks, self._groups = num_blocks, groups
-        self.memory = self._memory_of(groups.num_blocks(num_blocks), self.states.num_slots)
+        self.memory = self._memory_of(groups.num_blocks(num_blocks), self.states)
         name = layout_name(
             "cpu",
             spec,
@@ -74,12 +76,13 @@ class Sequences:
 
     def memory_of_one(self, num_blocks: int) -> SequenceMemory:
         """Return memory of its own for one sequence; it is the caller's to release."""
-        return self._memory_of([num_blocks] * len(self.block_bytes), 1)
+        states = StateLayout(shapes=self.states.shapes, num_sequences=1, num_checkpoints=0)
+        return self._memory_of([num_blocks] * len(self.block_bytes), states)
 
     def length_bytes(self) -> dict[str, int]:
         held = {"kv_cache": self._groups.length_bytes(self.num_blocks, self.block_bytes)}
         return held | ({"states": self.states.length_bytes} if self.states.shapes else {})
 
-    def _memory_of(self, num_blocks: Sequence[int], num_slots: int) -> SequenceMemory:
+    def _memory_of(self, num_blocks: Sequence[int], states: StateLayout) -> SequenceMemory:
         blocks = KVCache(self._spec, self._groups, num_blocks, self.block_size, self._dtypes)
-        return SequenceMemory(blocks, StatePool(self.states.shapes, num_slots))
+        return SequenceMemory(blocks, StatePool(states))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from zse.backends.cpu.cache import KVCache
     from zse.backends.cpu.states import StatePool
-    from zse.backends.types import StepBatch
+    from zse.backends.types import Answers, StepBatch
 
 ROWS_WORDS = 3
 """Words of eight bytes in a ``struct zse_rows``: two numbers, two more, an address."""
@@ -57,10 +57,14 @@ class Step:
         last = () if all_single else ("prefill",)
         self.order = sorted(range(len(chunks)), key=lambda index: chunks[index].kind in last)
         """Indices of the chunks as their rows follow each other."""
+        self.leaves_states = any(chunk.states_to is not None for chunk in chunks)
+        """Whether the states of its tokens are wanted."""
         self.single_rows = 0
         """Rows before this one are computed each on its own."""
         self.adapters: array[int] | None = None
         """Addresses of the rows' adapters, 0 where a row has none; None where no row has one."""
+        self._lent: list[tuple[int, list[int]]] = []
+        """Of chunks that check drafts, where the states behind their tokens are left."""
         self._tables: list[array[int]] = []
         tokens: list[int] = []
         positions: list[int] = []
@@ -84,8 +88,14 @@ class Step:
             if all_single or kind != "prefill":
                 self.single_rows += count
                 at_once = 1
+            state_words = self._states_of_rows(index, slot, count if kind == "verify" else 1)
             for offset in range(0, count, at_once):
-                words += (first + offset | at_once << 32, start + offset | slot << 32, address)
+                state_word = state_words[min(offset, len(state_words) - 1)]
+                words += (
+                    first + offset | at_once << 32,
+                    start + offset | state_word << 32,
+                    address,
+                )
         self.num_groups = 1 + len(cache.windows)
         """Groups of layers; slots and rows that attend are there for each, one after the other."""
         num_words = len(words)
@@ -117,6 +127,28 @@ class Step:
         for place in range(0, num_words, ROWS_WORDS):
             rows, starts, address = words[place : place + ROWS_WORDS]
             words += (rows, starts, own_tables[address])
+
+    def _states_of_rows(self, index: int, slot: int, count: int) -> list[int]:
+        """Return the states that a chunk's rows leave, and go on with, as the kernels read them.
+
+        All rows of a chunk have its sequence's, but drafts each leave one of their own.
+        """
+        if count == 1:
+            own = self.states.slots.of(slot)
+            return [own | own << 16]
+        lent = self.states.slots.lend(slot, count - 1)
+        self._lent.append((index, lent))
+        return [
+            left | source << 16 for left, source in zip(lent, [lent[0], *lent[:-1]], strict=True)
+        ]
+
+    def settle_states(self, answers: Answers = ()) -> None:
+        """Let sequences go on with the states behind the drafts that stood, of no answers none."""
+        for index, lent in self._lent:
+            num_accepted = len(answers[index]) - 1 if answers else 0
+            slot = self.batch.chunks[index].sequence_slot
+            self.states.slots.settle(slot, lent, max(0, num_accepted))
+        self._lent.clear()
 
     def find_adapters(self) -> None:
         """Let rows have the adapters of their chunks, if any has one."""

@@ -81,6 +81,11 @@ class Weights:
             group=group,
         )
 
+    def parts_of(self, spec: WeightSpec) -> tuple[memoryview, ...]:
+        """Return the parts of a matrix where they lie: its numbers, then its scales, if any."""
+        entry = self._reader.entry(spec.name)
+        return tuple(self._reader.part(spec.name, part.role) for part in entry.parts)
+
     def rows_of(self, spec: WeightSpec, first: int, count: int) -> structs.Matrix:
         """Return some rows of a matrix where they lie."""
         matrix, entry = self.matrix(spec), self._reader.entry(spec.name)

@@ -31,6 +31,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "the embedding", "a norm that no encoder of this width has"
     if spec.embedding.layer_inputs is not None:
         yield from _input_obstacles(spec.embedding.layer_inputs)
+    if spec.embedding.join is not None:
+        yield "the embedding", "states that its tokens are joined with"
     if spec.is_encoder == (spec.head.pooling == "none"):
         yield "the head", "vectors in place of logits"
     for layer in spec.layers:

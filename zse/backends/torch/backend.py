@@ -17,7 +17,7 @@ from zse.backends.operations import is_attention
 from zse.backends.pool_size import choose_num_blocks, limited
 from zse.backends.resident import kv_layer_bytes
 from zse.backends.single import all_single, can_be_single
-from zse.backends.states import check_states, states_of
+from zse.backends.states import MOST_DRAFT_STATES, StateLayout, check_states, states_of
 from zse.backends.torch.adapters import BoundAdapter
 from zse.backends.torch.delta import States
 from zse.backends.torch.kept import kept_rows
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zse.backends.adapters import AdapterWeights
     from zse.backends.operations import Forward
     from zse.backends.torch.kept import KeptRows
-    from zse.backends.types import LogitRows, StepBatch
+    from zse.backends.types import Answers, LogitRows, StepBatch
     from zse.format.reader import ZSEReader
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
@@ -53,6 +53,7 @@ class TorchBackend(TorchOperations):
     """See ``zse.backends.operations.Backend``."""
 
     looks_ahead = False
+    serves_guesses = True
 
     def __init__(self, reader: ZSEReader, spec: ModelSpec, options: LoadOptions) -> None:
         check_supported(spec)
@@ -91,13 +92,13 @@ class TorchBackend(TorchOperations):
             length_bytes = kv_layer_bytes(one, self.block_size, self._dtypes[index])
             self._block_bytes[groups.of_layer[index]] += length_bytes
         self._groups = groups = limited(groups, options, machine, self._block_bytes)
-        self.states = states_of(spec, options)
+        self.states = states_of(spec, options, num_drafts=MOST_DRAFT_STATES)
         self.num_blocks = options.cache.num_blocks or choose_num_blocks(
             spec, options, machine, groups=groups, block_bytes=self._block_bytes
         )
         num_blocks = groups.num_blocks(self.num_blocks)
         self.windows = groups.pools_of(num_blocks)
-        self._memory = self._new_memory(num_blocks, self.states.num_slots)
+        self._memory = self._new_memory(num_blocks, self.states)
 
     # --- the pass ------------------------------------------------------------------------------
 
@@ -109,7 +110,11 @@ class TorchBackend(TorchOperations):
             if chunk.restored_from is not None:
                 source = self.states.slot_of(chunk.restored_from)
                 self._memory.states.copy(source, chunk.sequence_slot)
-        answers = forward(self, step)
+        answers: Answers = ()
+        try:
+            answers = forward(self, step)
+        finally:
+            step.settle_states(answers)
         for chunk in batch.chunks:
             if chunk.saved_to is not None:
                 destination = self.states.slot_of(chunk.saved_to)
@@ -136,9 +141,10 @@ class TorchBackend(TorchOperations):
 
     def new_cache(self, num_blocks: int) -> StepMemory:
         """Return zeroed memory for one sequence, whose slot is 0."""
-        return self._new_memory([num_blocks] * len(self._block_bytes), 1)
+        states = StateLayout(shapes=self.states.shapes, num_sequences=1, num_checkpoints=0)
+        return self._new_memory([num_blocks] * len(self._block_bytes), states)
 
-    def _new_memory(self, num_blocks: Sequence[int], num_slots: int) -> StepMemory:
+    def _new_memory(self, num_blocks: Sequence[int], states: StateLayout) -> StepMemory:
         """Return zeroed memory of so many blocks for each group of layers."""
         groups, size = self._groups, self.block_size
         blocks = {}
@@ -154,7 +160,7 @@ class TorchBackend(TorchOperations):
                 layers=blocks,
                 group_of=groups.of_layer,
             ),
-            States(self.states.shapes, num_slots, _untouched_zeros),
+            States(states, _untouched_zeros),
         )
 
     def release_cache(self, cache: StepMemory) -> None:

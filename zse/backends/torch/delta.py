@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from zse.backends.states import StateSlots
 from zse.kernels.delta.reference import DeltaParameters, delta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.backends.handles import DeltaWeights
+    from zse.backends.states import StateLayout
     from zse.backends.torch.step import ChunkRows
     from zse.kernels.delta.shape import DeltaShape
 
@@ -24,6 +26,10 @@ class LayerStates(NamedTuple):
     matrices: torch.Tensor
     """float32 [slots, value_heads, key_dim, value_dim]."""
 
+    def copy(self, source: int, destination: int) -> None:
+        for part in self:
+            part[destination].copy_(part[source])
+
     def clear(self, slot: int) -> None:
         self.history[slot].zero_()
         self.matrices[slot].zero_()
@@ -34,10 +40,11 @@ class States:
 
     def __init__(
         self,
-        shapes: Mapping[int, DeltaShape],
-        num_slots: int,
+        layout: StateLayout,
         zeros: Callable[[tuple[int, ...], torch.dtype], torch.Tensor],
     ) -> None:
+        self.slots = StateSlots(layout)
+        shapes, num_slots = layout.shapes, layout.num_slots
         self.layers = {
             index: LayerStates(
                 history=zeros(
@@ -51,10 +58,10 @@ class States:
             for index, shape in shapes.items()
         }
 
-    def copy(self, source: int, destination: int) -> None:
+    def copy(self, from_slot: int, to_slot: int) -> None:
+        source, destination = self.slots.of(from_slot), self.slots.of(to_slot)
         for layer in self.layers.values():
-            for part in layer:
-                part[destination].copy_(part[source])
+            layer.copy(source, destination)
 
 
 def mix_chunks(
@@ -80,10 +87,13 @@ def mix_chunks(
     )
     parts = []
     for chunk in chunks:
+        slot = chunk.state_slot
         if chunk.start_position == 0:
-            states.clear(chunk.sequence_slot)
+            states.clear(slot)
+        elif chunk.state_from != slot:
+            states.copy(chunk.state_from, slot)
         rows = slice(chunk.first_row, chunk.first_row + chunk.num_tokens)
-        history = states.history[chunk.sequence_slot]
-        state = states.matrices[chunk.sequence_slot]
+        history = states.history[slot]
+        state = states.matrices[slot]
         parts.append(delta(inputs[rows], gates[rows], parameters, shape, history, state))
     return torch.cat(parts)

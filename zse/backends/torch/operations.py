@@ -287,6 +287,8 @@ class TorchOperations:
 
     def lm_head_sample(self, step: Step, residual: torch.Tensor, head: HeadSpec) -> Answers:
         batch = step.batch
+        if any(chunk.states_to is not None for chunk in batch.chunks):
+            step.hand_states_out(self.ends.final_norm(residual))
         if not step.sampled_rows:
             return [()] * len(batch.chunks)
         rows = self.ends.final_norm(residual[step.sampled_rows])

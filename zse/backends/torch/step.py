@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from zse.backends.types import check_batch
+from zse.errors import EngineError
+from zse.format.as_torch import bytes_from
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from zse.backends.torch.adapters import BoundAdapter
     from zse.backends.torch.delta import States
     from zse.backends.torch.kept import KeptRows
-    from zse.backends.types import SequenceChunk, StepBatch
+    from zse.backends.types import Answers, SequenceChunk, StepBatch
     from zse.kv.windows import WindowGroup
     from zse.models.rope import RoPESpec
 
@@ -36,7 +38,10 @@ class ChunkRows:
     first_row: int
     num_tokens: int
     start_position: int
-    sequence_slot: int
+    state_slot: int
+    """Where its sequence's state is left, if it has any."""
+    state_from: int
+    """Which state it goes on with: another one where it is a draft."""
     blocks: Sequence[torch.Tensor]
     """int64 block ids up to the chunk's end, for each group of layers."""
     adapter: BoundAdapter | None = None
@@ -87,6 +92,10 @@ class Step:
     batch: StepBatch
     adapts: bool
     """Whether any of its sequences has an adapter."""
+    first_rows: list[int]
+    """Of each chunk of the batch."""
+    lent: list[tuple[int, list[int]]]
+    """Of chunks that check drafts, where the states behind their tokens are left."""
     rotary: dict[RoPESpec, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     """Cosines and sines of the positions, for each rotation that layers ask for."""
     masks: dict[tuple[int, int, int, int], torch.Tensor] = field(default_factory=dict)
@@ -94,6 +103,35 @@ class Step:
     def keep(self, layer: int, rows: torch.Tensor) -> None:
         """Write what a layer keeps of the tokens, [tokens, kept rows, head_dim]."""
         self.cache.layers[layer].write(self.slots[self.cache.group_of[layer]], rows)
+
+    def settle_states(self, answers: Answers = ()) -> None:
+        """Let sequences go on with the states behind the drafts that stood, of no answers none."""
+        for index, lent in self.lent:
+            num_accepted = len(answers[index]) - 1 if answers else 0
+            slot = self.batch.chunks[index].sequence_slot
+            self.states.slots.settle(slot, lent, max(0, num_accepted))
+        self.lent.clear()
+
+    def given_states(self) -> torch.Tensor:
+        """Return float32 [tokens, hidden]: the states that came with the tokens.
+
+        Raises:
+            EngineError: A chunk came without any.
+        """
+        parts: dict[int, torch.Tensor] = {}
+        for first, chunk in zip(self.first_rows, self.batch.chunks, strict=True):
+            if chunk.joined is None:
+                raise EngineError("tokens came without the states that they are joined with")
+            rows = torch.frombuffer(bytearray(chunk.joined), dtype=torch.float32)
+            parts[first] = rows.view(len(chunk.token_ids), -1)
+        return torch.cat([parts[first] for first in sorted(parts)])
+
+    def hand_states_out(self, states: torch.Tensor) -> None:
+        """Give chunks that want them the float32 [tokens, hidden] of their tokens."""
+        for first, chunk in zip(self.first_rows, self.batch.chunks, strict=True):
+            if chunk.states_to is not None:
+                rows = states[first : first + len(chunk.token_ids)].contiguous()
+                chunk.states_to[:] = bytes_from(rows)
 
     def types(self) -> torch.Tensor:
         """Return int64 [tokens]: 1 in the second text of a pair, else 0. All chunks are texts."""
@@ -123,6 +161,7 @@ def build_step(
     order = sorted(range(len(batch.chunks)), key=lambda i: batch.chunks[i].kind == "prefill")
     token_ids: list[int] = []
     chunks: list[ChunkRows] = []
+    lent: list[tuple[int, list[int]]] = []
     first_rows = [0] * len(batch.chunks)
     slots: list[list[torch.Tensor]] = []
     positions: list[int] = []
@@ -131,7 +170,11 @@ def build_step(
         first_rows[index] = len(token_ids)
         end = chunk.start_position + len(chunk.token_ids)
         blocks = _blocks_of(chunk, -(-end // cache.block_size), len(cache.windows))
-        chunks.extend(_rows_of(chunk, len(token_ids), blocks, all_single=all_single))
+        states = [memory.states.slots.of(chunk.sequence_slot)]
+        if chunk.kind == "verify":
+            states = memory.states.slots.lend(chunk.sequence_slot, len(chunk.token_ids) - 1)
+            lent.append((index, states))
+        chunks.extend(_rows_of(chunk, len(token_ids), blocks, states, all_single=all_single))
         token_ids.extend(chunk.token_ids)
         own = torch.arange(chunk.start_position, end)
         positions.extend(range(chunk.start_position, end))
@@ -153,6 +196,8 @@ def build_step(
         ),
         batch=batch,
         adapts=any(chunk.adapter is not None for chunk in batch.chunks),
+        lent=lent,
+        first_rows=first_rows,
     )
 
 
@@ -199,9 +244,17 @@ def _blocks_of(chunk: SequenceChunk, end: int, num_windows: int) -> list[torch.T
 
 
 def _rows_of(
-    chunk: SequenceChunk, first_row: int, blocks: Sequence[torch.Tensor], *, all_single: bool
+    chunk: SequenceChunk,
+    first_row: int,
+    blocks: Sequence[torch.Tensor],
+    states: Sequence[int],
+    *,
+    all_single: bool,
 ) -> list[ChunkRows]:
-    """Return a prompt's chunk whole, and any other one token at a time."""
+    """Return a prompt's chunk whole, and any other one token at a time.
+
+    ``states`` are those of the chunk, of which drafts have one each.
+    """
     count = len(chunk.token_ids)
     size = count if chunk.kind == "prefill" and not all_single else 1
     return [
@@ -209,7 +262,8 @@ def _rows_of(
             first_row=first_row + offset,
             num_tokens=size,
             start_position=chunk.start_position + offset,
-            sequence_slot=chunk.sequence_slot,
+            state_slot=states[min(offset, len(states) - 1)],
+            state_from=states[max(0, min(offset, len(states)) - 1)],
             blocks=blocks,
             adapter=chunk.adapter,
         )

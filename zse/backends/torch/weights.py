@@ -72,6 +72,18 @@ class BoundNorm(NamedTuple):
         return normalized if self.bias is None else normalized.add_(self.bias)
 
 
+class BoundJoin(NamedTuple):
+    """How embeddings of tokens are joined with the states that come with them."""
+
+    embedding_norm: BoundNorm
+    state_norm: BoundNorm
+    linear: BoundLinear
+
+    def __call__(self, rows: torch.Tensor, step: Step) -> torch.Tensor:
+        both = torch.cat((self.embedding_norm(rows), self.state_norm(step.given_states())), 1)
+        return self.linear.multiply(both, step.single_rows)
+
+
 class StoredRows:
     """Rows of a table where it is mapped: only what is touched becomes resident."""
 
@@ -107,6 +119,7 @@ class BoundWeights:
         self._first_position = 0
         self._token_types: torch.Tensor | None = None
         self._embed_norm: BoundNorm | None = None
+        self._join: BoundJoin | None = None
 
     def _bind_embedding(self, spec: EmbeddingSpec) -> None:
         """Take what is added to the table's rows from the vectors, which are there by now."""
@@ -114,6 +127,11 @@ class BoundWeights:
         self._first_position = spec.first_position
         self._token_types = self._vector(spec.token_types)
         self._embed_norm = None if spec.norm is None else self.norm(spec.norm)
+        if spec.join is not None:
+            linear = self.linear(spec.join.linear)
+            assert isinstance(linear, BoundLinear)
+            norms = self.norm(spec.join.embedding_norm), self.norm(spec.join.state_norm)
+            self._join = BoundJoin(*norms, linear)
 
     def linear(self, spec: LinearSpec) -> BoundLinear | StackedLinear:
         bias = self._vector(spec.bias)
@@ -143,7 +161,9 @@ class BoundWeights:
             rows = rows.add_(self._positions[step.positions + self._first_position])
         if self._token_types is not None:
             rows = rows.add_(self._token_types[step.types()])
-        return rows if self._embed_norm is None else self._embed_norm(rows)
+        if self._embed_norm is not None:
+            rows = self._embed_norm(rows)
+        return rows if self._join is None else self._join(rows, step)
 
     def layer_inputs(self, spec: ModelSpec) -> LayerInputsWeights | None:
         """Return per-layer embeddings, whose table is a ``StoredRows``."""
@@ -176,10 +196,13 @@ class Weights(BoundWeights):
         self.kept_bytes = 0
         """Bytes of this process's own memory that weights take."""
         self._gathered = spec.gathered
-        for group in reader.header.loaded().groups:
-            for entry in reader.tensors_of(group.name):
+        names = {weight.name for weight in spec.weights()}
+        for group in reader.header.groups:
+            entries = [entry for entry in reader.tensors_of(group.name) if entry.name in names]
+            for entry in entries:
                 self._load(reader, entry)
-            reader.release(group.name)
+            if entries:
+                reader.release(group.name)
         self._tables = [table]
         if (inputs := spec.embedding.layer_inputs) is not None:
             self._layer_table = StoredRows(reader, inputs.table.name)

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.engine.drafting.drafter import MOST_DRAFTS_EACH, NO_OFFER, Offer
+from zse.engine.drafting.likely_row import likely_row
 from zse.engine.drafting.tally import Tally
-from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kv.cache import KVCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Many
 
+    from zse.backends.types import SampledToken
     from zse.engine.sequence import Sequence
+    from zse.kernels.lm_head_sample.row import SamplingRow
     from zse.kv.table import BlockTable
     from zse.models.runner import ModelRunner
 
@@ -71,7 +73,7 @@ class ModelDrafter:
         self._close_file = close_file
         self._now = now
         self._free_slots = list(range(num_sequences - 1, -1, -1))
-        self._followed: dict[Sequence, _Followed] = {}
+        self._followed: dict[Sequence, Followed] = {}
         self._tally = Tally((_FIRST_RATE,))
 
     def offers(self, sequences: Many[Sequence]) -> list[Offer]:
@@ -120,30 +122,38 @@ class ModelDrafter:
         most = max(0, min(MOST_DRAFTS_EACH, room))
         return Offer(followed.tally.rate(0), most, self._seconds_each)
 
-    def _follow(self, sequence: Sequence) -> _Followed | None:
-        """Begin with a sequence; None where the model does not know its tokens, or has no room."""
+    def _can_follow(self, sequence: Sequence) -> bool:
+        """Whether it knows a sequence's tokens; an adapter's are not what it would write."""
+        return sequence.request.adapter is None and max(sequence.token_ids) < self._num_known
+
+    def _followed_of(
+        self, sequence: Sequence, table: BlockTable, slot: int, tally: Tally
+    ) -> Followed:
+        return Followed(sequence, table, slot, tally)
+
+    def _follow(self, sequence: Sequence) -> Followed | None:
+        """Begin with a sequence; None where it cannot, or has no room."""
         tokens = sequence.token_ids
-        if not self._free_slots or max(tokens) >= self._num_known:
+        if not self._free_slots or not self._can_follow(sequence):
             return None
-        if sequence.request.adapter is not None:
-            return None  # it writes as the model without it
         if len(tokens) >= self._runner.max_position:
             return None
         table = self._cache.open_table(tokens, most_tokens=sequence.most_tokens)
         if table is None:
             return None
-        followed = _Followed(sequence, table, self._free_slots.pop(), self._tally.begin())
+        slot = self._free_slots.pop()
+        followed = self._followed_of(sequence, table, slot, self._tally.begin())
         self._followed[sequence] = followed
         return followed
 
-    def _grow(self, followed: _Followed, count: int) -> bool:
+    def _grow(self, followed: Followed, count: int) -> bool:
         num_tokens = len(followed.sequence.token_ids) + count
         if self._cache.grow_table(followed.table, num_tokens=num_tokens):
             return True
         followed.next = []
         return False
 
-    def _write(self, writing: Many[_Followed]) -> None:
+    def _write(self, writing: Many[Followed]) -> None:
         """Compute the next tokens of each sequence; behind known tokens stands a draft then."""
         for one in writing:
             start = len(one.written)
@@ -156,13 +166,14 @@ class ModelDrafter:
                 one.table.blocks,
                 kind_of(len(one.next)),
                 windows=one.table.windows,
+                joined=one.joined(),
             )
             for one in writing
         ]
         sampling = [one.rows() for one in writing]
         answers = self._runner.execute(StepBatch(chunks=chunks, sampling=sampling))
         for one, answer in zip(writing, answers, strict=True):
-            one.take(answer[0].token_id if answer else self._num_known, self._num_known)
+            one.take(answer[0] if answer else None, self._num_known)
             self._cache.advance(one.table, num_computed=min(len(one.written), one.num_sure))
 
     def _note(self, seconds: float) -> None:
@@ -170,8 +181,11 @@ class ModelDrafter:
         self._seconds_each += newest * (seconds - self._seconds_each)
 
 
-class _Followed:
+class Followed:
     """A sequence that the small model writes along with."""
+
+    shift = 0
+    """Tokens of the sequence before the first one that it writes."""
 
     def __init__(self, sequence: Sequence, table: BlockTable, slot: int, tally: Tally) -> None:
         self.sequence = sequence
@@ -186,14 +200,7 @@ class _Followed:
         """Tokens of the next step; none where nothing more is asked for."""
         self.drafts: list[int] = []
         self._most = 0
-        params = sequence.request.params
-        self._row = SamplingRow(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            seed=sequence.seed,
-        )
+        self._row = likely_row(sequence)
 
     def begin(self, most: int, room: int, num_known: int) -> None:
         """Plan to write up to so many drafts, behind as many known tokens as there is room for.
@@ -202,16 +209,21 @@ class _Followed:
         token that the small model does not know.
         """
         tokens, written = self.sequence.token_ids, self.written
-        end = self.num_sure
-        while end < min(len(written), len(tokens) - 1) and written[end] == tokens[end]:
+        end, shift = self.num_sure, self.shift
+        num_tokens = len(tokens) - shift
+        while end < min(len(written), num_tokens - 1) and written[end] == tokens[end + shift]:
             end += 1
         del written[end:]
         self.num_sure = end
         self.drafts = []
-        self.next = tokens[end : end + room]
+        self.next = tokens[end + shift : end + shift + room]
         if max(self.next, default=0) >= num_known:
             self.next = []
-        self._most = most if end + len(self.next) == len(tokens) else 0
+        self._most = most if end + len(self.next) == num_tokens else 0
+
+    def joined(self) -> memoryview | None:
+        """Return the states that the next tokens come with, where the small model wants any."""
+        return None
 
     def rows(self) -> list[SamplingRow]:
         """Return how the next token is drawn: as the large model will draw it."""
@@ -220,13 +232,13 @@ class _Followed:
         step = len(self.sequence.output_token_ids) + len(self.drafts)
         return [self._row.at_step(step, ())]
 
-    def take(self, token_id: int, num_known: int) -> None:
+    def take(self, sampled: SampledToken | None, num_known: int) -> None:
         """Note that the next tokens are written, and a draft behind them, below ``num_known``."""
         self.written += self.next
         if not self.drafts:
             self.num_sure = len(self.written)
         self.next = []
-        if self._most and token_id < num_known:
-            self.drafts.append(token_id)
+        if self._most and sampled is not None and sampled.token_id < num_known:
+            self.drafts.append(sampled.token_id)
             if len(self.drafts) < self._most:
-                self.next = [token_id]
+                self.next = [sampled.token_id]

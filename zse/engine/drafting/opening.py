@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.types import MAX_DRAFTS
@@ -15,6 +16,10 @@ from zse.option import with_values
 from zse.units import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zse.engine.drafting.drafter import Drafter
+    from zse.engine.drafting.token_states import TokenStates
     from zse.format.model_file import ModelFile
     from zse.models.memory import MemoryEstimate
     from zse.models.runner import ModelRunner
@@ -87,6 +92,88 @@ def speculator_of_model(
     return Speculator(LikelierDrafter(SuffixDrafter(), drafter))
 
 
+def drafter_of_layers(runner: ModelRunner, num_layers: int) -> Drafter:
+    """Return what guesses by a model's first layers; 0: by as many as turn out to be best.
+
+    Raises:
+        UsageError, UnsupportedModelError: The model has too few layers, or such as cannot guess.
+    """
+    from zse.engine.drafting.early_exit_drafter import EarlyExitDrafter
+    from zse.engine.drafting.likelier import LikelierDrafter
+    from zse.engine.drafting.suffix_drafter import SuffixDrafter
+
+    _check_early_exit(runner, num_layers)
+    return LikelierDrafter(SuffixDrafter(), EarlyExitDrafter(runner, num_layers))
+
+
+def drafter_of_head(
+    runner: ModelRunner, reader: ModelFile, options: LoadOptions, settings: Settings
+) -> Drafter:
+    """Load the head that a model's file has and return what guesses by it, or by texts.
+
+    Raises:
+        UsageError: The file has none.
+        FormatError, UnsupportedModelError: As ``load_runner``.
+    """
+    from zse.engine.drafting.head_drafter import HeadDrafter
+    from zse.engine.drafting.likelier import LikelierDrafter
+    from zse.engine.drafting.suffix_drafter import SuffixDrafter
+    from zse.models.guess import model_of, stored_guesses
+    from zse.models.runner import load_runner
+
+    guesses = stored_guesses(reader.header, runner.spec)
+    if not guesses:
+        raise UsageError(
+            "the model's file has no head that guesses further tokens",
+            hint="Convert it again from a checkpoint that has one (tensors mtp.*), or choose "
+            "--speculate suffix.",
+        )
+    own = _options_beside(runner, options)
+    head = load_runner(
+        reader, own, cache_dir=settings.cache_dir, spec=model_of(runner.spec, guesses[0])
+    )
+    _LOG.info("tokens are guessed by a head of the model")
+    drafter = HeadDrafter(
+        head,
+        most_tokens=own.batch.max_batch_tokens,
+        num_sequences=own.batch.max_sequences,
+        vocab_size=runner.vocab_size,
+        close_file=_keep_open,
+    )
+    return LikelierDrafter(SuffixDrafter(), drafter)
+
+
+def collector_of(width: int) -> Callable[[], TokenStates]:
+    """Return what makes places for states of so many numbers."""
+    from zse.engine.drafting.token_states import TokenStates
+
+    return partial(TokenStates, width)
+
+
+def _check_early_exit(runner: ModelRunner, num_layers: int) -> None:
+    """Refuse first layers that cannot guess: too many, with states, or that stream."""
+    total = len(runner.spec.layers)
+    if num_layers >= total or total < 2:
+        raise UsageError(
+            f"{max(1, num_layers)} first layers are to guess, and the model has {total}",
+            hint="Choose fewer: --early-exit-layers.",
+        )
+    if runner.num_checkpoints is not None:
+        raise UnsupportedModelError(
+            "the first layers of this model have states, which guesses would move on",
+            hint="Choose --speculate mtp where the file has such a head, or suffix.",
+        )
+    if runner.streaming is not None:
+        raise UnsupportedModelError(
+            "layers of this model stream through memory in their order",
+            hint="Choose --speculate suffix.",
+        )
+
+
+def _keep_open() -> None:
+    """The file is the model's own, which closes it."""
+
+
 def memory_beside(options: LoadOptions, settings: Settings) -> int:
     """Return the bytes of a GPU that the draft model will take, which its model leaves it.
 
@@ -99,8 +186,10 @@ def memory_beside(options: LoadOptions, settings: Settings) -> int:
         return _estimate_of(file).total_bytes + MARGIN_BYTES
 
 
-def _options_beside(runner: ModelRunner, options: LoadOptions, file: ModelFile) -> LoadOptions:
-    """Return how a draft model is loaded.
+def _options_beside(
+    runner: ModelRunner, options: LoadOptions, file: ModelFile | None = None
+) -> LoadOptions:
+    """Return how a draft model is loaded, or without its file a head.
 
     On a CPU it has room for the tokens that the model has room for: memory of a pool comes with its
     use. On a GPU a pool is taken whole, so it is a small one; sequences that find no room in it, or
@@ -108,7 +197,9 @@ def _options_beside(runner: ModelRunner, options: LoadOptions, file: ModelFile) 
     """
     own: dict[str, object] = {"max_context": 0, "deterministic": False, "vram_gib": 0.0}
     own |= {"stream": "auto", "resident_layers": 0, "ram_gib": 0.0}  # that is its model's
-    if not runs_on_gpu(options.device.name):
+    if file is None:
+        own["stream"] = "off"
+    if file is None or not runs_on_gpu(options.device.name):
         return with_values(options, own | {"num_blocks": runner.num_blocks, "kernels": ""})
     most = min(options.batch.max_sequences, MAX_DRAFTS)
     kv_gib = _estimate_of(file).kv_bytes / GIB

@@ -19,11 +19,18 @@ from zse.engine.stats import SpeculationCounts
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Many
+    from typing import TypeAlias
 
     from zse.backends.types import SampledToken
     from zse.engine.chunks import ScheduledChunk
     from zse.engine.drafting.drafter import Drafter
     from zse.engine.sequence import Sequence
+
+    Takes: TypeAlias = Callable[[Sequence, int], bool]
+
+
+def _has_room(_sequence: Sequence, _num_drafts: int) -> bool:
+    return True
 
 
 class Speculator:
@@ -41,13 +48,15 @@ class Speculator:
         self._began = 0.0
         self._checks = self._draft_tokens = self._accepted_tokens = 0
 
-    def prepare(self, running: Many[Sequence]) -> None:
+    def prepare(self, running: Many[Sequence], takes: Takes = _has_room) -> None:
         """Give the running sequences the drafts that pay; called before a step is planned.
+
+        ``takes`` says whether a sequence has blocks for so many drafts, and sees to it.
 
         Of a sequence whose newest token is pending, the first draft is a guess of that token: those
         behind it let the sequence wait for its token, and be asked again.
         """
-        self._set_drafts(running)
+        self._set_drafts(running, takes)
         self._began = self._now()  # what guesses cost is the drafter's own to tell
 
     def stepped(self, finished: Many[tuple[ScheduledChunk, Many[SampledToken]]]) -> None:
@@ -83,7 +92,7 @@ class Speculator:
     def close(self) -> None:
         self._drafter.close()
 
-    def _set_drafts(self, running: Many[Sequence]) -> None:
+    def _set_drafts(self, running: Many[Sequence], takes: Takes) -> None:
         decoding = [s for s in running if s.num_remaining == 1 and s.num_pending <= 1]
         able = [s for s in decoding if not s.num_void and s.num_left > 1]
         for sequence in running:
@@ -97,6 +106,7 @@ class Speculator:
         ]
         lengths = lengths_that_pay(offers, len(decoding), self._costs)
         wanted = [(s, length) for s, length in zip(able, lengths, strict=True) if length]
+        wanted = [(sequence, length) for sequence, length in wanted if takes(sequence, length)]
         if not wanted:
             return
         for (sequence, _), drafts in zip(wanted, self._drafter.propose(wanted), strict=True):

@@ -235,6 +235,9 @@ def check_options(options: LoadOptions) -> None:
     """
     if options.speculation.speculate == "model" or options.speculation.draft_model:
         raise _unsupported("a draft model", "Leave --draft-model out; texts are guessed from.")
+    if options.speculation.speculate in ("mtp", "early-exit"):
+        asked = f"--speculate {options.speculation.speculate}"
+        raise _unsupported(asked, "Choose --speculate suffix; texts are guessed from.")
     streaming = {
         "--stream": options.stream.stream == "on",
         "--resident-layers": bool(options.stream.resident_layers),

@@ -18,6 +18,14 @@ ALWAYS_INLINE int64_t columns_of(const struct zse_delta *delta) {
     return channels_of(delta) + delta->num_value_heads * delta->value_dim;
 }
 
+/* Rows that take a state of another slot on follow the rows that left it there: drafts, each of which
+ * leaves a state of its own. One piece goes through all of them in order. */
+ALWAYS_INLINE int follows(const struct zse_step *step, int64_t index) {
+    const struct zse_rows *chunk = step->chunks + index;
+    return index > 0 && chunk->state_from != chunk->state_slot &&
+           chunk->state_from == chunk[-1].state_slot;
+}
+
 static int64_t count_convolution_pieces(const struct zse_operation *operation,
                                         const struct zse_step *step, int num_threads) {
     (void)num_threads;
@@ -28,7 +36,8 @@ static int64_t count_convolution_pieces(const struct zse_operation *operation,
 /* Convolve one vector of channels over a chunk's rows, in place. The ring has a line for each of
  * the last tokens, that of position p in line p % taps; lines before position 0 count as zeros. */
 ALWAYS_INLINE void convolve_vector(const struct zse_delta *delta, const struct zse_rows *chunk,
-                                   float *rows, float *ring, int64_t channel, int64_t left) {
+                                   float *rows, const float *from, float *ring, int64_t channel,
+                                   int64_t left) {
     int64_t taps = delta->convolution_width, channels = channels_of(delta);
     int64_t start = chunk->start_position;
     vfloat weights[ZSE_MAX_TAPS], past[ZSE_MAX_TAPS];
@@ -39,7 +48,7 @@ ALWAYS_INLINE void convolve_vector(const struct zse_delta *delta, const struct z
         weights[tap] = vload(numbers);
         int64_t position = start - taps + tap;
         past[tap] = position < 0 ? vbroadcast(0.0f)
-                                 : vload_some(ring + position % taps * channels + channel, left);
+                                 : vload_some(from + position % taps * channels + channel, left);
     }
     for (int64_t row = 0; row < chunk->num_rows; row++) {
         float *place = rows + row * columns_of(delta) + channel;
@@ -63,22 +72,24 @@ static void run_convolution_piece(const struct zse_operation *operation,
     (void)worker;
     const struct zse_delta *delta = operation->delta;
     int64_t channels = channels_of(delta);
-    const struct zse_rows *chunk = step->chunks + piece % step->num_chunks;
-    float *rows = step->registers[operation->output] + chunk->first_row * columns_of(delta);
-    float *ring = step->states[operation->layer].rings +
-                  chunk->sequence_slot * delta->convolution_width * channels;
+    float *rings = step->states[operation->layer].rings;
+    int64_t ring = delta->convolution_width * channels, index = piece % step->num_chunks;
     int64_t first = piece / step->num_chunks * CHANNELS_A_PIECE, end = first + CHANNELS_A_PIECE;
     end = end < channels ? end : channels;
-    for (int64_t channel = first; channel < end; channel += VECTOR_LANES) {
-        int64_t left = end - channel;
-        convolve_vector(delta, chunk, rows, ring, channel, left);
-    }
+    if (follows(step, index)) return;
+    do {
+        const struct zse_rows *chunk = step->chunks + index;
+        float *rows = step->registers[operation->output] + chunk->first_row * columns_of(delta);
+        for (int64_t channel = first; channel < end; channel += VECTOR_LANES)
+            convolve_vector(delta, chunk, rows, rings + chunk->state_from * ring,
+                            rings + chunk->state_slot * ring, channel, end - channel);
+    } while (++index < step->num_chunks && follows(step, index));
 }
 
 const struct zse_kernel zse_convolve = {count_convolution_pieces, run_convolution_piece};
 
 /* state = decay * state + key (beta * (value - decay * state^T key))^T; output = state^T query. */
-ALWAYS_INLINE void move_columns(float *state, int64_t stride, int64_t key_dim, const float *query,
+ALWAYS_INLINE void move_columns(const float *from, float *state, int64_t stride, int64_t key_dim, const float *query,
                                 const float *key, const float *value, float decay, float beta,
                                 float *output, int64_t left) {
     vfloat known[STATE_VECTORS] = {{0}}, sums[STATE_VECTORS] = {{0}};
@@ -86,7 +97,7 @@ ALWAYS_INLINE void move_columns(float *state, int64_t stride, int64_t key_dim, c
         for (int part = 0; part < STATE_VECTORS; part++) {
             int64_t column = part * VECTOR_LANES;
             if (column < left)
-                known[part] += key[row] * vload_some(state + row * stride + column, left - column);
+                known[part] += key[row] * vload_some(from + row * stride + column, left - column);
         }
     for (int part = 0; part < STATE_VECTORS; part++) {
         int64_t column = part * VECTOR_LANES;
@@ -98,9 +109,10 @@ ALWAYS_INLINE void move_columns(float *state, int64_t stride, int64_t key_dim, c
         for (int part = 0; part < STATE_VECTORS; part++) {
             int64_t column = part * VECTOR_LANES;
             if (column >= left) continue;
-            float *place = state + row * stride + column;
-            vfloat moved = decay * vload_some(place, left - column) + key[row] * known[part];
-            vstore_some(place, moved, left - column);
+            int64_t place = row * stride + column;
+            vfloat moved =
+                decay * vload_some(from + place, left - column) + key[row] * known[part];
+            vstore_some(state + place, moved, left - column);
             sums[part] += query[row] * moved;
         }
     for (int part = 0; part < STATE_VECTORS; part++) {
@@ -125,7 +137,8 @@ static int64_t count_state_pieces(const struct zse_operation *operation,
 
 /* One head of one row: what it reads lies in `row`, its steps and decays in `gates`. */
 static void move_head(const struct zse_delta *delta, int64_t head, const float *row,
-                      const float *gates, float *state, float *output, float *scratch) {
+                      const float *gates, const float *from, float *state, float *output,
+                      float *scratch) {
     int64_t key_dim = delta->key_dim, value_dim = delta->value_dim, heads = delta->num_value_heads;
     int64_t key_columns = delta->num_key_heads * key_dim;
     int64_t key_head = head / (heads / delta->num_key_heads);
@@ -138,8 +151,8 @@ static void move_head(const struct zse_delta *delta, int64_t head, const float *
     float decay = expf(-expf(delta->decay[head]) * softplus);
     float beta = 1.0f / (1.0f + expf(-gates[head]));
     for (int64_t column = 0; column < value_dim; column += STATE_VECTORS * VECTOR_LANES)
-        move_columns(state + column, value_dim, key_dim, query, key, value + column, decay, beta,
-                     output + column, value_dim - column);
+        move_columns(from + column, state + column, value_dim, key_dim, query, key, value + column,
+                     decay, beta, output + column, value_dim - column);
     normalize_row(output, value_dim, delta->norm, 1.0f, output);
     const float *gate = row + channels_of(delta) + head * value_dim;
     for (int64_t column = 0; column < value_dim; column += VECTOR_LANES) {
@@ -154,17 +167,23 @@ static void run_state_piece(const struct zse_operation *operation, const struct 
                             int64_t piece, struct zse_worker *worker) {
     const struct zse_delta *delta = operation->delta;
     int64_t heads = delta->num_value_heads, size = delta->key_dim * delta->value_dim;
-    const struct zse_rows *chunk = step->chunks + piece / heads;
-    int64_t head = piece % heads;
-    float *state =
-        step->states[operation->layer].matrices + (chunk->sequence_slot * heads + head) * size;
-    if (chunk->start_position == 0) memset(state, 0, (size_t)size * sizeof(float));
-    for (int64_t row = chunk->first_row; row < chunk->first_row + chunk->num_rows; row++) {
-        const float *inputs = step->registers[operation->input] + row * columns_of(delta);
-        const float *gates = step->registers[ZSE_DELTA_GATES] + row * 2 * heads;
-        float *output = step->registers[operation->output] + (row * heads + head) * delta->value_dim;
-        move_head(delta, head, inputs, gates, state, output, worker->scratch);
-    }
+    int64_t index = piece / heads, head = piece % heads;
+    float *matrices = step->states[operation->layer].matrices;
+    if (follows(step, index)) return;
+    do {
+        const struct zse_rows *chunk = step->chunks + index;
+        float *state = matrices + (chunk->state_slot * heads + head) * size;
+        const float *from = matrices + (chunk->state_from * heads + head) * size;
+        if (chunk->start_position == 0) memset(state, 0, (size_t)size * sizeof(float));
+        for (int64_t row = chunk->first_row; row < chunk->first_row + chunk->num_rows; row++) {
+            const float *inputs = step->registers[operation->input] + row * columns_of(delta);
+            const float *gates = step->registers[ZSE_DELTA_GATES] + row * 2 * heads;
+            float *output =
+                step->registers[operation->output] + (row * heads + head) * delta->value_dim;
+            move_head(delta, head, inputs, gates, from, state, output, worker->scratch);
+            from = state;
+        }
+    } while (++index < step->num_chunks && follows(step, index));
 }
 
 const struct zse_kernel zse_delta_rule = {count_state_pieces, run_state_piece};

@@ -6,7 +6,17 @@ compiled with.
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint16,
+    c_uint64,
+    c_void_p,
+)
 
 from zse.kernels.native.codes import Register
 
@@ -124,7 +134,8 @@ class Rows(Structure):
         ("first_row", c_int32),
         ("num_rows", c_int32),
         ("start_position", c_int32),
-        ("sequence_slot", c_int32),
+        ("state_slot", c_uint16),
+        ("state_from", c_uint16),
         ("blocks", c_void_p),
     )
 

@@ -193,7 +193,8 @@ struct zse_rows {
     int32_t first_row;
     int32_t num_rows;
     int32_t start_position;
-    int32_t sequence_slot; /* whose state it goes on with; at position 0 from an empty one */
+    uint16_t state_slot;   /* where it leaves its sequence's state */
+    uint16_t state_from;   /* which state it goes on with; at position 0 with an empty one */
     const int32_t *blocks; /* the sequence's block table */
 };
 

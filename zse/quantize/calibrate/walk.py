@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.backends.operations import is_attention
+from zse.backends.states import StateLayout
 from zse.backends.torch.delta import States
 from zse.backends.torch.kept import KeptRows
 from zse.backends.torch.operations import TorchOperations
@@ -29,6 +30,7 @@ _STEP_TOKENS = 2048
 """Tokens that go through a layer together."""
 _MOST_HELD_BYTES = 1 << 30
 """Of states in memory; more of them lie in a file."""
+_NO_STATES = StateLayout(shapes={}, num_sequences=0, num_checkpoints=0)
 
 
 class Walk:
@@ -111,7 +113,7 @@ class Walk:
                 layers={},
                 group_of=dict.fromkeys(layers, 0),
             ),
-            States({}, 0, lambda shape, dtype: torch.zeros(shape, dtype=dtype)),
+            States(_NO_STATES, lambda shape, dtype: torch.zeros(shape, dtype=dtype)),
         )
         step = build_step(StepBatch(chunks=chunks, sampling=[()] * len(chunks)), memory, vocab_size)
         self._operations.turn(step)
