@@ -193,7 +193,10 @@ class SpeculationOptions(Checked):
         unset="none",
     )
     early_exit_layers: int = described(
-        0, "First layers that guess where --speculate is early-exit", unset="as many as turn out best", least=0
+        0,
+        "First layers that guess where --speculate is early-exit",
+        unset="as many as turn out best",
+        least=0,
     )
 
 

@@ -12,6 +12,7 @@ from engine_answers import told_answers
 from guessing_models import make_guessing_model
 from model_pairs import make_pair
 
+from zse.backends.states import MOST_DRAFT_STATES
 from zse.engine.core import EngineCore
 from zse.engine.drafting.choosing import speculation_of
 from zse.engine.drafting.opening import collector_of, drafter_of_head, drafter_of_layers
@@ -23,6 +24,9 @@ from zse.format.reader import ZSEReader
 from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
+from zse.text.grammar import spec as forms
+from zse.text.grammar.compile import GrammarCompiler
+from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +90,7 @@ class Opened:
             collect = collector_of(runner.spec.hidden_size)
         else:
             drafter = drafter_of_layers(runner, num_layers)
+        self.drafter: Any = drafter
         clock = itertools.count()
         self.core = EngineCore(
             runner,
@@ -201,3 +206,42 @@ def test_the_options_open_who_guesses(
         )
         told_answers(core, requests_in("greedy"))
         core.close()
+
+
+def test_answers_in_a_form_are_the_same_with_first_layers(random_zse: Path) -> None:
+    with ZSEReader(random_zse) as reader:
+        tokenizer = load_tokenizer(reader)
+    compiler = GrammarCompiler(tokenizer, vocab_size=258, end_token_ids=tokenizer.eos_ids)
+
+    def requests() -> list[Request]:
+        params = SamplingParams(temperature=0.0, max_tokens=30)
+        form = compiler.compile(forms.regex("([a-f]+[0-9]{2},){2,9}"))
+        prompt = list(b"abc12,abc12,abc12,")
+        return [Request(request_id="a", prompt_token_ids=prompt, params=params, grammar=form)]
+
+    stats = stats_of_equal(random_zse, "early-exit", requests, num_layers=1)
+    assert stats.speculation.draft_tokens > 0
+
+
+def test_who_is_cancelled_leaves_no_slot_and_no_state_behind(
+    make_model: Callable[..., GuessingModel],
+) -> None:
+    with closing(Opened(make_model().path, "mtp")) as opened:
+        core = opened.core
+        slots = core.runner._backend._memory.states.slots
+        for round_number in range(3):
+            for request in requests_in("sampled"):
+                core.add_request(request)
+            for _ in range(6 + round_number):
+                core.step()
+            assert core.stats().speculation.draft_tokens > 0
+            for request in requests_in("sampled"):
+                core.abort(request.request_id)
+            while core.has_work:
+                core.step()
+            core.check_consistency()
+            assert len(set(slots._own) | set(slots._free)) == len(slots._own) + len(slots._free)
+            assert len(slots._free) == MOST_DRAFT_STATES
+            assert core.stats().kv_blocks_used == 0
+        assert opened.drafter._slow._followed == {}
+        assert len(opened.drafter._slow._free_slots) == SIZES["max_sequences"]
