@@ -41,6 +41,21 @@ def test_a_header_that_was_parsed_before_is_not_parsed_again(
         ZSEReader(copied)
 
 
+def test_a_header_is_checked_once_for_files_of_one_size_and_anew_for_others(
+    small_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ZSEReader(small_path) as reader:
+        members = reader.tensors_of(reader.header.groups[0].name)
+    short = tmp_path / "short.zse"
+    short.write_bytes(small_path.read_bytes()[:-4096])
+    for _ in range(2):  # what was refused is refused again
+        with breaks(Rule.TRUNCATED_TENSOR):
+            ZSEReader(short)
+    monkeypatch.setattr("zse.format.model_file.validate", None)
+    with ZSEReader(shutil.copy(small_path, tmp_path / "other.zse")) as reader:
+        assert reader.tensors_of(reader.header.groups[0].name) == members
+
+
 def test_every_part_holds_the_bytes_that_were_written(small_path: Path) -> None:
     with ZSEReader(small_path) as reader:
         reader.verify()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from zse.format.errors import Misuse
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from zse.format.spec import Group, Section, TensorEntry, ZSEHeader
 
 _Listed = TypeVar("_Listed")
+_KEPT_HEADERS = 16
+"""A swap opens a file three times; to check it takes longer than all else of that."""
 
 
 class ModelFile(ABC):
@@ -31,9 +34,7 @@ class ModelFile(ABC):
         """The path, or the address."""
         self.header = header
         self.size_bytes = size_bytes
-        self._members = validate(
-            header, header_end_bytes=header_end_bytes, file_size_bytes=size_bytes
-        )
+        self._members = _members_of(_Same(header), header_end_bytes, size_bytes)
         self._entries = {tensor.name: tensor for tensor in header.tensors}
         self._groups = {group.name: group for group in header.groups}
         self._sections = {section.name: section for section in header.sections}
@@ -86,3 +87,24 @@ class ModelFile(ABC):
             return known[name]
         except KeyError:
             raise Misuse.UNKNOWN_NAME(f"{self.path} holds no {kind} {name!r}{others}") from None
+
+
+class _Same:
+    """A header that is equal to itself alone: to compare all of two takes as long as a check."""
+
+    def __init__(self, header: ZSEHeader) -> None:
+        self.header = header
+
+    def __hash__(self) -> int:
+        return id(self.header)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.header is other.header
+
+
+@lru_cache(_KEPT_HEADERS)
+def _members_of(
+    same: _Same, header_end_bytes: int, size_bytes: int
+) -> Mapping[str, tuple[TensorEntry, ...]]:
+    """Check a header, which is the same object for the same bytes, once; see ``validate``."""
+    return validate(same.header, header_end_bytes=header_end_bytes, file_size_bytes=size_bytes)

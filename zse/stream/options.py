@@ -73,7 +73,7 @@ class LoadReport:
     seconds: float
     """From the start until every byte was in device memory."""
     source: str
-    """``page cache``, ``direct``, ``mixed`` or ``http``."""
+    """``page cache``, ``direct``, ``mixed``, ``http``, ``peers`` or ``peer memory``."""
     threads: int
     phase_seconds: Mapping[str, float]
     """Mean over the threads: pin, read, copy (waiting for copies), digest."""

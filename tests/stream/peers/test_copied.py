@@ -30,7 +30,7 @@ from zse.stream.placement import WholeFile
 from zse.stream.source import LocalSource
 
 __all__ = ["gpu", "stub"]
-PAGES = [30, 2, 41, 7]
+PAGES = [30, 2, 41, 7, 1, 9, 5]
 SCRIPT = Path(__file__).parents[2] / "support" / "lending_process.py"
 ROOT = str(Path(__file__).parents[3])
 
@@ -145,7 +145,7 @@ def test_what_a_replica_has_in_its_gpu_is_copied_and_nothing_is_read(start, lend
     _, secret = lender
     held = set(start.gpu.owner.resources)
     load = start.begin(start.loan(secret))
-    for group in (3, 0, 1, 2):
+    for group in (6, 0, 1, 2):
         load.wait_for_group(group)
     report = load.wait()
     assert report == load.wait()
@@ -183,7 +183,7 @@ def test_a_replica_that_dies_in_the_middle_is_replaced_by_the_file(start, path, 
 
         report = start.begin(Watched(loan, die)).wait()
     assert report.source == "peer memory and page cache"
-    assert start.rests == [names(1, 2, 3)], "what was copied while it lived is believed"
+    assert start.rests == [names(*range(1, 7))], "what was copied while it lived is believed"
     assert start.held() == start.expected
 
 
@@ -198,7 +198,7 @@ def test_a_replica_that_gives_its_model_up_is_replaced_by_the_file(start, path):
         report = start.begin(Watched(loan, leave, at=3)).wait()
         process.wait()
     assert report.source == "peer memory and page cache"
-    assert start.rests == [names(2, 3)]
+    assert start.rests == [names(*range(2, 7))]
     assert start.held() == start.expected
 
 
@@ -219,7 +219,7 @@ def test_a_driver_that_cannot_copy_is_told_of_and_the_file_is_read(
     report = start.begin(loan).wait()
     monkeypatch.delenv("ZSE_STUB_FAIL")
     assert report.source == "page cache"
-    assert start.rests == [names(0, 1, 2, 3)]
+    assert start.rests == [names(*range(7))]
     assert start.held() == start.expected
     assert "could not be copied" in caplog.text
     assert failing.partition(":")[0] in caplog.text

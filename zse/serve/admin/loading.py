@@ -283,4 +283,8 @@ async def _let_end(entry: TableEntry, patience_seconds: float) -> None:
 def close_model(entry: TableEntry) -> None:
     """Give back the memory of a model that is in the table no longer."""
     entry.model.close()
+    tell_unloaded(entry)
+
+
+def tell_unloaded(entry: TableEntry) -> None:
     LOG.info("model unloaded", extra={"model": entry.model.name})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zse.device.open import drop_code, runs_on_gpu
 from zse.errors import ZSEError
-from zse.serve.admin.loading import ModelLoader, close_model
+from zse.serve.admin.loading import ModelLoader, tell_unloaded
 from zse.serve.admin.memory import room_for_models
 from zse.serve.admin.orders import LoadInProgressError, LoadOrder
 from zse.serve.fleet.errors import ModelUnavailableError
@@ -309,9 +309,10 @@ class Moves:
         if wanted is not None:
             with phase("retain"):
                 self._retained = entry.model.engine.retain(wanted)
-        close_model(entry)
+        entry.model.close()
         if wanted is not None and self._retained is not None:
             self._retained.begin(wanted, phases=phase)
+        tell_unloaded(entry)  # behind that: whoever reads the log may be slow
 
     def _is_plain(self, entry: TableEntry) -> bool:
         """Whether a model was loaded as requests have others loaded: by the server's options."""

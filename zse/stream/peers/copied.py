@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from zse.errors import DeviceError, LoadCancelledError, StoreError
@@ -19,12 +20,15 @@ from zse.stream.options import LoadReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from zse.device.gpu import Event, Gpu
+    from zse.device.gpu import Event, Gpu, Stream
     from zse.stream.peers.borrowing import Loan
     from zse.stream.plan import GroupReads, ReadPlan
 
 _LOG = logging.getLogger("zse.stream")
 KIND = "peer memory"
+_AHEAD = 4
+"""Groups on their way at once. Kernels of a pass that begins already stand behind them, where the
+driver has one queue to the device."""
 
 
 class Load(Protocol):
@@ -200,20 +204,32 @@ class CopiedLoad:
         self._seconds["map"] = time.perf_counter() - began
         with contextlib.ExitStack() as copies:
             copies.callback(stream.synchronize)  # whatever happens: the rest goes to these places
-            waiting: list[tuple[int, Event]] = []
-            for index, group, offset in self._lent():
-                first = self._destination + group.chunks[0].destination_offset_bytes
-                gpu.copy_on_device(first, mapped.address + offset, _length_of(group), stream)
-                event = gpu.create_event()
-                stack.callback(event.destroy)
-                event.record(stream)
-                waiting.append((index, event))
-            for index, event in waiting:
-                event.synchronize()
-                if self._is_cancelled or not self._loan.is_valid:
-                    break
-                self._land(index)
+            self._copy_groups(mapped.address, stream, stack)
         self._seconds["copy"] = time.perf_counter() - began - self._seconds["map"]
+
+    def _copy_groups(self, address: int, stream: Stream, stack: contextlib.ExitStack) -> None:
+        """Copy groups from what begins at an address, until the loan is over."""
+        gpu = self._gpu
+        waiting: deque[tuple[int, Event]] = deque()
+        for index, group, offset in self._lent():
+            if len(waiting) == _AHEAD and not self._is_there(*waiting.popleft()):
+                return
+            first = self._destination + group.chunks[0].destination_offset_bytes
+            gpu.copy_on_device(first, address + offset, _length_of(group), stream)
+            event = gpu.create_event()
+            stack.callback(event.destroy)
+            event.record(stream)
+            waiting.append((index, event))
+        while waiting and self._is_there(*waiting.popleft()):
+            pass
+
+    def _is_there(self, index: int, event: Event) -> bool:
+        """Wait for a group's copy; whether it counts, and others may follow."""
+        event.synchronize()
+        if self._is_cancelled or not self._loan.is_valid:
+            return False
+        self._land(index)
+        return True
 
     def _lent(self) -> Iterator[tuple[int, GroupReads, int]]:
         """Yield the groups that the replica has, in the order of need, and where they lie there."""
