@@ -6,7 +6,7 @@ alone. An operation over it and the CPU is refused, as one over a GPU and the CP
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -80,6 +80,24 @@ def test_what_is_made_in_a_block_lies_on_its_device() -> None:
         assert torch.zeros(1).device == torch.tensor([1]).device == ELSEWHERE
         assert torch.zeros(1, device="cpu").device.type == "cpu"
     assert torch.zeros(1).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [nf4._cell_tables, nl4._codes_of_cells, nl4._levels_of_cells],
+    ids=lambda one: one.__name__,
+)
+def test_what_all_streams_read_is_computed_on_the_cpu(table: Any) -> None:
+    table.cache_clear()
+    with made_on(ELSEWHERE):
+        found = table(torch.device("cpu"))
+    expected = table.__wrapped__(torch.device("cpu"))
+    for one, other in zip(_tensors(found), _tensors(expected), strict=True):
+        assert torch.equal(one, other)
+
+
+def _tensors(found: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

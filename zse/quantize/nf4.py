@@ -17,6 +17,7 @@ from zse.format.nf4 import NF4_CODES
 from zse.format.schemes import Scheme
 from zse.quantize.finite import check_finite
 from zse.quantize.packing import pack_int4, tree_sum_
+from zse.quantize.place_of_work import CPU
 from zse.records import record
 
 STARTS = (1.0, -1.0, 0.92, -0.92)
@@ -113,11 +114,12 @@ def _table(device: torch.device) -> torch.Tensor:
 @cache
 def _cell_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return midpoints below each cell (uint8) and the midpoint to compare with (float32)."""
-    table = torch.tensor(NF4_CODES)
-    midpoints = (table[:-1] + table[1:]) / 2
-    # A cell number is rounded, so a value may land one rounding error outside its cell: the edge
-    # moves left by more than that error, which is far from the distance between midpoints.
-    edges = torch.arange(_CELLS + 1) * (2.0 / _CELLS) - 1.0 - 1e-5
-    counts = torch.bucketize(edges, midpoints)
-    padded = torch.cat((midpoints, torch.tensor([float("inf")])))
+    with CPU:  # a copy is complete for every stream that will read it, what a GPU computes is not
+        table = torch.tensor(NF4_CODES)
+        midpoints = (table[:-1] + table[1:]) / 2
+        # A cell number is rounded, so a value may land one rounding error outside its cell: the
+        # edge moves left by more than that error, which is far from the distance of midpoints.
+        edges = torch.arange(_CELLS + 1) * (2.0 / _CELLS) - 1.0 - 1e-5
+        counts = torch.bucketize(edges, midpoints)
+        padded = torch.cat((midpoints, torch.tensor([float("inf")])))
     return counts.to(torch.uint8).to(device), padded[counts].to(device)

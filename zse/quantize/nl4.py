@@ -18,6 +18,7 @@ from zse.format.nl4 import MAX_SCALE, NL4_CODES, SCALE_BIAS
 from zse.format.schemes import PACKED_COLUMNS, Scheme
 from zse.quantize.finite import check_finite
 from zse.quantize.packing import divided, pack_int4, tree_sum_
+from zse.quantize.place_of_work import CPU
 from zse.records import record
 
 _LARGEST_LEVEL = 127
@@ -106,15 +107,17 @@ def _cells(groups: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _codes_of_cells(device: torch.device) -> torch.Tensor:
-    middles = (torch.arange(512) - 256 + 0.5) / 2
-    codes = (middles.unsqueeze(1) - torch.tensor(NL4_CODES)).abs().argmin(1)
+    with CPU:  # a copy is complete for every stream that will read it, what a GPU computes is not
+        middles = (torch.arange(512) - 256 + 0.5) / 2
+        codes = (middles.unsqueeze(1) - torch.tensor(NL4_CODES)).abs().argmin(1)
     return codes.to(torch.uint8).to(device)
 
 
 @cache
 def _levels_of_cells(device: torch.device) -> torch.Tensor:
-    levels = torch.tensor(NL4_CODES, dtype=torch.float32, device=device)
-    return levels.index_select(0, _codes_of_cells(device).int())
+    with CPU:
+        levels = torch.tensor(NL4_CODES, dtype=torch.float32)
+    return levels.index_select(0, _codes_of_cells(CPU).int()).to(device)
 
 
 def _check_range(largest: torch.Tensor) -> None:
