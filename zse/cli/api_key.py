@@ -25,8 +25,8 @@ _NO_USE = {"requests_last_minute": 0, "tokens_last_minute": 0}
 _TOO_MANY = 429
 
 app = App(
-    help="Make, list and revoke the keys that servers ask for. A running server follows in a "
-    "second; ZSE_HOME says where the keys are kept."
+    help="Create, list and revoke the API keys of servers. A running server takes changes over "
+    "within a second; the keys are kept in ZSE_HOME."
 )
 
 
@@ -54,7 +54,7 @@ def create(
     ] = 1,
     as_json: Json = False,
 ) -> None:
-    """Make a key and print it, this once."""
+    """Create a key and print it; it is shown only this once."""
     new = make_key(
         name,
         scope=scope,
@@ -75,7 +75,7 @@ def create(
 
 @app.command("list")
 def list_keys(as_json: Json = False) -> None:
-    """List the keys, never what they are."""
+    """List the keys by name; the keys themselves are not stored."""
     table, now = _file().read(), time.time()
     if as_json:
         keys = [shown(key, now=now) for key in table.keys]
@@ -95,14 +95,14 @@ def list_keys(as_json: Json = False) -> None:
 
 @app.command("delete")
 def delete(name: KeyName, as_json: Json = False) -> None:
-    """Remove a key: who uses it gets 401 within a second."""
+    """Delete a key; within a second its users get 401."""
     old = _file().update(name, lambda _: None)
     _tell(as_json, f"The key {name!r} is gone.", deleted=old.name)
 
 
 @app.command("enable")
 def enable(name: AnyName = None, as_json: Json = False) -> None:
-    """Let a key in again.
+    """Enable a key that was disabled.
 
     Without NAME programs on this machine are asked for keys again.
     """
@@ -113,7 +113,7 @@ def enable(name: AnyName = None, as_json: Json = False) -> None:
 
 @app.command("disable")
 def disable(name: AnyName = None, as_json: Json = False) -> None:
-    """Let a key in no longer.
+    """Disable a key; its users get 401.
 
     Without NAME programs on this machine are asked for none.
 
@@ -128,7 +128,7 @@ def disable(name: AnyName = None, as_json: Json = False) -> None:
 
 @app.command("reset")
 def reset(name: KeyName, as_json: Json = False) -> None:
-    """Forget what a key has used of its limits."""
+    """Reset the use of a key, so that it has its whole limits again."""
     _file().update(name, lambda key: replace(key, num_resets=key.num_resets + 1))
     _tell(as_json, f"The key {name!r} has its whole limits again.", reset=name)
 
@@ -137,7 +137,7 @@ def reset(name: KeyName, as_json: Json = False) -> None:
 def status(name: AnyName = None, as_json: Json = False) -> None:
     """Show what keys have used in the last minute.
 
-    The audit log of this user's servers says it.
+    The figures come from the audit log of this user's servers.
     """
     settings, now = load_settings(), time.time()
     table = key_file_of(settings).read()

@@ -53,7 +53,7 @@ def root(context: typer.Context) -> None:
 
 @app.command("summary", context_settings=_LONG_HELP)
 def summary(hours: Hours = 24.0, as_json: Json = False) -> None:
-    """Sum up the last hours."""
+    """Show sums of the last hours."""
     since = moment_of(datetime.now(UTC) - timedelta(hours=hours))
     sums = summarize_files(_files(), Wanted(since=since))
     if as_json:
@@ -84,7 +84,7 @@ def query(
     limit: Limit = 100,
     as_json: Json = False,
 ) -> None:
-    """Show the last requests of a kind, the newest first."""
+    """Show the last requests that match, the newest first."""
     wanted = _wanted(key, path, status, since, until)
     _show(newest(_files(), wanted, limit), as_json=as_json)
 
@@ -121,7 +121,7 @@ def clear(
     is_all: Annotated[bool, Option("--all", help="What is packed away, too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Forget what the current file holds, or everything."""
+    """Delete the entries of the current file, or all."""
     files = _files()
     try:
         files.clear(packed_too=is_all)
@@ -137,7 +137,7 @@ def clear(
 
 @app.command("stats")
 def stats(as_json: Json = False) -> None:
-    """Show where the log lies and how large it is."""
+    """Show where the log is stored and how large it is."""
     files = _files()
     size = files.size()
     facts = {"folder": str(files.folder), **vars(size)}

@@ -17,7 +17,7 @@ from zse.option import options_of, own_options, with_flags
 from zse.server_options import ServeOptions
 from zse.settings import load_settings, settings_files, settings_origins
 
-app = App(help="Show every option, its value and where that came from.")
+app = App(help="Show every option, its value and where it was set.")
 _FLAGS = [key for key, row in options_of(ServeOptions).items() if row.by_hand]
 _HIDDEN = "(hidden)"
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
@@ -33,9 +33,9 @@ def show(
     is_changed: Annotated[bool, Option("--changed", help="Only what is no default.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a command with these flags would go by here.
+    """Show the options that a command with these flags would use here.
 
-    Flags count before variables, and these before files.
+    Flags override variables, and variables override files.
     """
     origins = settings_origins()
     origins |= {name: "flag" for name, value in given.items() if value not in (None, [], ())}
@@ -56,7 +56,7 @@ def show(
 
 @app.command("path")
 def path(as_json: Json = False) -> None:
-    """Show the files of settings that are read here, the strongest last."""
+    """Show the settings files that are read here; later ones override earlier ones."""
     files = [str(file.absolute()) for file in settings_files()]
     if as_json:
         typer.echo(json.dumps(files))

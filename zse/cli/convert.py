@@ -125,8 +125,8 @@ def command(
 
     MODEL is a checkpoint folder in Hugging Face form, a hub id such as owner/name (or
     hf://owner/name@revision, or the address of its page), a folder in object storage
-    (s3://bucket/folder/), or the name of a built-in model (tiny). Nothing that is there already is
-    replaced, unless --force says so.
+    (s3://bucket/folder/), or the name of a built-in model (tiny). An output that exists already
+    is replaced only with --force.
     """
     with needing("convert", "converting a checkpoint"):
         from zse.quantize.convert import convert_model

@@ -45,11 +45,11 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which way to have a model is cheapest, and how many requests wait for a wake.
+    """Compare what platforms cost a month, and how many requests wait for a sleeping machine.
 
-    Prices are list prices of the day that the table names, to compare, not to bill. Requests come
-    at random; a machine that is asleep is woken by the first and stays until nobody has asked for
-    the idle window.
+    Prices are list prices of the month that the table names: good to compare, not to bill.
+    Requests come at random. The first one wakes a machine that is asleep, which stays until nobody
+    has asked for the idle window.
     """
     from zse.deploy.cost import Traffic, ways
     from zse.deploy.sizing import measure

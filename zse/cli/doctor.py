@@ -33,7 +33,7 @@ def command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Look for what is wrong, and say what mends it. The exit code is 1 when something is."""
+    """Check this machine, and say how to fix what is wrong. The exit code is 1 if something is."""
     found = []
     for finding in _findings(subject):
         found.append(finding)

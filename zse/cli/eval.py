@@ -99,7 +99,7 @@ def command(
     as_json: Json = False,
     given: dict[str, Any],
 ) -> None:
-    """Measure how well a model foretells a text, and how far it is from another model.
+    """Measure how well a model predicts a text, and how far it is from another model.
 
     Perplexity says how surprised it is by the text; KL, in nats a token, how far its next tokens
     are from those of the model after --against. Each figure comes with its 95% interval.

@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """Write MODEL as a checkpoint: safetensors, config.json, tokenizer and chat template.
 
-    The folder appears under its name when it is whole. Nothing that is there already is replaced,
-    unless --force says so, and then a checkpoint alone.
+    The folder gets its name when it is complete. A folder that exists already is replaced only
+    with --force, and only if it is a checkpoint.
     """
     with needing("convert", "exporting a model"):
         from zse.quantize.export.model import export_model

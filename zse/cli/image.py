@@ -26,7 +26,7 @@ Reference = Annotated[
     str, Argument(metavar="REF", help="An image reference, oci:DIR[:TAG] or tar:FILE[:TAG].")
 ]
 
-app = App(help="Look into an image, check it and bring it to a registry, from wherever it lies.")
+app = App(help="Inspect an image, verify it, and push it to a registry.")
 
 
 @app.command("inspect")
@@ -35,9 +35,9 @@ def inspect(
     platform: Annotated[str, Option(metavar="OS/ARCH", help="Only this platform.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Show what an image says of itself; pull no layer.
+    """Show what is in an image, without pulling its layers.
 
-    That is its labels, layers, sizes, how it starts and what is stated about it.
+    That is: model, labels, layers, sizes, how it starts, bill of materials and provenance.
     """
     from zse.oci.image.inspect import inspect_image
     from zse.oci.image.source import open_image
@@ -110,7 +110,7 @@ def sbom(
 ) -> None:
     """Print the bill of materials (SPDX) of an image.
 
-    It is stored beside the image. Programs that look for known flaws read it:
+    It is stored beside the image. Vulnerability scanners read it:
     zse image sbom llm.tar > llm.spdx.json
     """
     from zse.oci.image.inspect import read_sbom
@@ -128,10 +128,10 @@ def push(
         str, Argument(metavar="NAME[:TAG]", help="What it is called there: REGISTRY/NAME[:TAG].")
     ],
 ) -> None:
-    """Bring a finished image to a registry.
+    """Push a finished image to a registry.
 
-    What is stated about it comes along. No byte of it changes, so it keeps its digest, which is
-    printed.
+    Its bill of materials and provenance go with it. No byte changes, so it keeps its digest,
+    which is printed.
     """
     import tempfile
 

@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Show memory per scheme and context, parameters, layers, heads, and the smallest GPU.
 
-    Nothing is downloaded: of a hub id the registry's numbers are shown.
+    Nothing is downloaded: for a hub id it shows the numbers of the registry.
     """
     from zse.cli.model_report import describe_model, show_model
     from zse.engine.recorded import recorded_facts

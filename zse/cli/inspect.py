@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Show what a .zse file holds: header, tensors, groups, sections, digests, provenance.
 
-    Of a file behind an address only the header is read, unless --verify is given. Of a GGUF file
-    its settings and tensors are shown, and whether zse converts it.
+    If the file is at an address, only its header is read, unless --verify is given. For a GGUF
+    file it shows settings and tensors, and whether zse can convert it.
     """
     from zse.models.resolve import GgufFile, resolve_model
     from zse.stream.remote import RemoteReader

@@ -40,7 +40,7 @@ Shapes = Annotated[
     ),
 ]
 
-app = App(help="Build kernel packs for GPUs, look into them, ship them; tune on the GPU at hand.")
+app = App(help="Build, inspect and share kernel packs for GPUs; tune kernels on the GPU at hand.")
 
 
 @app.command("build")
@@ -204,7 +204,7 @@ def tune_command(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Time the forms of matrix products on the GPU at hand.
+    """Find the fastest kernels for the matrix products of this GPU.
 
     The table holds the shapes for which a form beats the one that the planner takes by itself.
     """

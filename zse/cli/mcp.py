@@ -30,7 +30,8 @@ def command(
 ) -> None:
     """Offer the models of a running server to an MCP client, which starts this command.
 
-    Its tools are ask, list_models, server_status and search_documents. They do what the key may do.
+    Its tools are ask, list_models, server_status and search_documents. They may do what the API
+    key may do.
     """
     with needing("mcp", "zse mcp"):
         from zse.cli.mcp_server import server_for

@@ -15,7 +15,7 @@ from zse.cli.parameters import Json, complete_model
 if TYPE_CHECKING:
     from zse.cli.titled_tables import Table
 
-app = App(help="Let several machines compute one model, and see who does what.")
+app = App(help="Run one model on several machines together.")
 LOSSY = ("raw", "bf16", "fp8", "int8", "int4")
 Activations = Annotated[
     Literal[LOSSY],  # type: ignore[valid-type]
@@ -51,7 +51,8 @@ def plan(
 ) -> None:
     """Show which machine would compute which layers, and why.
 
-    Nothing is downloaded and no machine is asked: of a hub id the registry's numbers are read.
+    Nothing is downloaded and no machine is contacted; for a hub id the numbers of the registry
+    are used.
     """
     from zse.engine.recorded import recorded_facts
     from zse.errors import needing
@@ -138,10 +139,11 @@ def start(
         str, Option(metavar="NAME", help="What computes: cpu, cuda, or cuda:N for one GPU of many.")
     ] = "cpu",
 ) -> int:
-    """Be a node: compute the layers that a front gives out.
+    """Start a node, which computes the layers that a front end assigns to it.
 
-    A front is `zse serve --mesh`. The first line on stdout says where the node listens. It reads
-    ZSE_MESH_SECRET, holds nothing without a front, and takes the next one when that leaves.
+    A front end is `zse serve --mesh`. The first line on stdout says where the node listens. It
+    reads ZSE_MESH_SECRET. Without a front end it holds no weights; when one leaves, it waits
+    for the next.
     """
     from zse.mesh.serving import NodeStart, run_node
     from zse.settings import load_settings
@@ -170,7 +172,7 @@ def status(
     wait: Annotated[float, Option(min=0, max=60, help="Seconds to look for nodes.")] = 0.5,
     as_json: Json = False,
 ) -> None:
-    """Show the nodes that are there: memory, speed, layers, links. Fronts go on undisturbed.
+    """Show the nodes: memory, speed, layers, links. Running front ends are not disturbed.
 
     With --json the output is a file of nodes that `zse mesh plan` reads, under "plan".
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zse.models.registry import KnownModel
     from zse.serve.admin.memory import Room
 
-app = App(help="List, search, check and fetch the open models that zse knows.")
+app = App(help="List, search, check and download the open models that zse knows.")
 
 
 def complete_known(incomplete: str) -> list[str]:
@@ -57,7 +57,7 @@ def list_command(
 ) -> None:
     """List models with the memory of each.
 
-    It is a GPU's, with 4096 tokens of context.
+    The memory is that on a GPU with 4096 tokens of context.
     """
     if vram is not None and not 0 < vram < math.inf:
         raise UsageError(f"--vram {vram} is no size of a memory", hint="Write GiB: --vram 24.")
@@ -71,16 +71,16 @@ def search_command(
     words: Annotated[list[str], Argument(metavar="WORDS", help="All of them, in any case.")],
     as_json: Json = False,
 ) -> None:
-    """List models by words of their names.
+    """List the models whose names have these words.
 
-    Every word is in the name or the category.
+    Every word must be in the name or the category.
     """
     _show_known(search_models(" ".join(words)), as_json=as_json)
 
 
 @app.command("info")
 def info_command(model: Known, max_context: MaxContext = 0, as_json: Json = False) -> None:
-    """Show one as `zse info` does, and its source."""
+    """Show a model as `zse info` does, and where its numbers come from."""
     from zse.cli.model_report import describe_model, show_model
 
     known = find_known(model)
@@ -97,10 +97,10 @@ def info_command(model: Known, max_context: MaxContext = 0, as_json: Json = Fals
 
 @app.command("check")
 def check_command(model: Checked, max_context: MaxContext = 0, as_json: Json = False) -> None:
-    """Say whether zse runs a model here.
+    """Say whether zse can run a model on this machine.
 
-    That is: whether its architecture is supported, and whether this machine has the memory.
-    The exit code is 1 where it is not supported or fits at no scheme.
+    It looks at the architecture and at the memory of this machine. The exit code is 1 if the
+    architecture is not supported, or if no scheme fits.
     """
     from zse.engine.recorded import recorded_facts
     from zse.models.memory import estimates_of
@@ -127,9 +127,9 @@ def check_command(model: Checked, max_context: MaxContext = 0, as_json: Json = F
 
 @app.command("pull")
 def pull_command(model: Known, as_json: Json = False) -> None:
-    """Fetch one into the hub's cache.
+    """Download a model into the hub's cache.
 
-    There `zse convert` and `zse serve` find it.
+    `zse convert` and `zse serve` find it there.
     """
     repository = find_known(model).repository
     from zse.quantize.source import resolve_source

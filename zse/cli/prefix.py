@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 File = Annotated[Path, Argument(metavar="FILE", help="A .zse file of this machine.")]
 
 app = App(
-    help="Keep the KV of system prompts in a .zse file: a server that starts from it has read them "
-    "already, whoever asks."
+    help="Store system prompts in a .zse file, computed beforehand, so that no server computes "
+    "them again."
 )
 
 
@@ -59,10 +59,10 @@ def add(
     given: dict[str, Any],
     as_json: Json = False,
 ) -> None:
-    """Compute a prompt on this machine and put its KV into FILE.
+    """Compute a prompt on this machine and store the result (its KV) in FILE.
 
-    It is for servers that keep KV as this one does: on the same kind of device (a CPU, a GPU), with
-    the same --kv-dtype. A file holds one for each; servers take what is theirs and leave the rest.
+    Servers can use it on the same kind of device (CPU or GPU) and with the same --kv-dtype. A
+    file can hold one for each; a server takes the one that fits.
     """
     from zse.engine.loading import load_model
     from zse.engine.prefixes.adding import check_name, computed_prefix
@@ -107,7 +107,7 @@ def add(
 
 @app.command("list")
 def list_prefixes(file: File, as_json: Json = False) -> None:
-    """List the prefixes that FILE holds; their digests are checked."""
+    """List the prefixes in FILE, and check their digests."""
     from zse.engine.prefixes.adding import stored_prefixes
     from zse.format.reader import ZSEReader
 
@@ -132,7 +132,7 @@ def remove(
     name: Annotated[str, Argument(metavar="NAME", help="The prefix, of every kind of device.")],
     as_json: Json = False,
 ) -> None:
-    """Take a prefix out of FILE. Stop the servers that have the file open first."""
+    """Remove a prefix from FILE. Stop the servers that have the file open first."""
     from zse.engine.prefixes.keeper import SECTIONS
     from zse.format.append import remove_section
     from zse.format.reader import ZSEReader

@@ -58,7 +58,7 @@ def command(
     With oci://HOST/REPOSITORY:TAG it becomes an image of its own in a registry, which nodes mount
     as a volume and `zse serve oci://...` reads in ranges.
 
-    Nothing appears under the name before every byte has arrived and was checked. A push that fails
+    The name appears only when every byte has arrived and was checked. A push that fails
     or is stopped leaves nothing; after one that was killed, `zse ls --unfinished` shows what is
     left, and `--resume` takes it up or removes it. An object that is there already stays unless it
     holds the same bytes or `--force` is given.

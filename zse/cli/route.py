@@ -27,11 +27,12 @@ app = App()
 @app.command("route")
 @with_flags_of(_FLAGS, Settings)
 def command(*, given: dict[str, Any]) -> int:
-    """Send each request to the replica that answers it soonest.
+    """Send each request to the server (replica) that can answer it soonest.
 
-    That is one that has the beginning of its prompt in its cache, or one that has little to do.
-    Keys pass through: who may ask is the replicas' matter. Replicas are zse servers of one version
-    and the same models; other servers of the OpenAI API will do, too. Nothing is kept on disk.
+    That is one that has the beginning of the prompt in its cache, or one that has little to do.
+    API keys are passed on: the replicas check them. Replicas should be zse servers of one
+    version with the same models; other servers of the OpenAI API work, too. Nothing is stored
+    on disk.
     """
     from zse.route.process import run_router
 

@@ -21,7 +21,8 @@ app = App()
 def command(*, model: OptionalModel = None, given: dict[str, Any]) -> int:
     """Serve MODEL over HTTP; without one, the model that ZSE_MODEL names, else the built-in one.
 
-    The port answers at once: /health/live says so, /health/ready waits for the model. Logs go to
+    The port answers at once: /health/live is 200 from the beginning, /health/ready when the
+    model is loaded. Logs go to
     stderr: words on a terminal, JSON lines elsewhere. Ctrl-C and SIGTERM let running answers end
     first.
     """
