@@ -59,7 +59,7 @@ class WindowPlan:
 
     def without(self, header: ZSEHeader, names: Sequence[str]) -> WindowPlan:
         """Return the plan by which some of the resident layers stream, too."""
-        return _plan_of(header, {*self.streamed, *names}, self.slots)
+        return _Layers(header).plan_of({*self.streamed, *names}, self.slots)
 
     def steps_per_second(self, bytes_per_second: float) -> float:
         """Return the most steps a second over a link of so many bytes a second."""
@@ -83,8 +83,8 @@ def plan_window(
     """
     if slots < FEWEST_SLOTS:
         raise UsageError(f"{slots} slots for layers were asked for; at least {FEWEST_SLOTS}")
-    layers = layers_of(header)
-    smallest = _plan(header, 0, slots)
+    layers = _Layers(header)
+    smallest = layers.plan(0, slots)
     if smallest.total_bytes > budget_bytes:
         raise DeviceError(
             f"{size_text(max(0, budget_bytes))} are left for weights; streaming needs at least "
@@ -94,7 +94,7 @@ def plan_window(
             "(--kv-gib), or use a smaller quantization.",
         )
     if most_resident:
-        chosen = _plan(header, min(most_resident, len(layers)), slots)
+        chosen = layers.plan(min(most_resident, layers.count), slots)
         if chosen.total_bytes > budget_bytes:
             raise UsageError(
                 f"{most_resident} layers are to stay in memory, which take "
@@ -102,13 +102,8 @@ def plan_window(
                 hint="Leave --resident-layers out: as many stay as fit.",
             )
         return chosen
-    fitting = smallest
-    for count in range(len(layers), 0, -1):
-        plan = _plan(header, count, slots)
-        if plan.total_bytes <= budget_bytes:
-            fitting = plan
-            break
-    return fitting
+    plans = (layers.plan(count, slots) for count in range(layers.count, 0, -1))
+    return next((plan for plan in plans if plan.total_bytes <= budget_bytes), smallest)
 
 
 def plan_streaming(
@@ -118,7 +113,7 @@ def plan_streaming(
     plan = plan_window(header, budget_bytes, slots=slots, most_resident=most_resident)
     if plan.streamed:
         return plan
-    return _plan(header, max(0, plan.num_layers - slots), slots)
+    return _Layers(header).plan(max(0, plan.num_layers - slots), slots)
 
 
 def layers_of(header: ZSEHeader) -> list[Group]:
@@ -135,7 +130,7 @@ def stays(entry: TensorEntry) -> bool:
 
 
 def vectors_bytes(header: ZSEHeader) -> int:
-    """Return the room of what stays of all layers."""
+    """Return the room that vectors of all layers take."""
     return sum(
         align_up(part.length_bytes, _ALIGNMENT)
         for group, entries in members(header)
@@ -146,31 +141,41 @@ def vectors_bytes(header: ZSEHeader) -> int:
     )
 
 
-def _plan(header: ZSEHeader, num_resident: int, slots: int) -> WindowPlan:
-    """Return the plan that keeps so many layers, or somewhat fewer."""
-    names = [group.name for group in layers_of(header)]
-    count = len(names) - num_resident
-    if 0 < count < len(names):
-        # A slot that a pass ends with is not the one that the next begins with.
-        count = min(len(names), align_up(count, slots))
-    return _plan_of(header, {names[index] for index in _spread(len(names), count)}, slots)
+class _Layers:
+    """The layers of a file and what is no layer, measured once for all plans that are tried."""
 
+    def __init__(self, header: ZSEHeader) -> None:
+        self._bytes = {group.name: group.length_bytes for group in layers_of(header)}
+        ends = (group for group in header.groups if group.name not in self._bytes)
+        self._ends_bytes = sum(align_up(group.length_bytes, PAGE) for group in ends)
+        self._ends_bytes += align_up(vectors_bytes(header), PAGE)
 
-def _plan_of(header: ZSEHeader, chosen: set[str], slots: int) -> WindowPlan:
-    layers = layers_of(header)
-    streamed = [group for group in layers if group.name in chosen]
-    resident = [group for group in layers if group.name not in chosen]
-    ends = (group for group in header.groups if group not in layers)
-    return WindowPlan(
-        resident=tuple(group.name for group in resident),
-        streamed=tuple(group.name for group in streamed),
-        slots=min(slots, len(streamed)),
-        slot_bytes=align_up(max(group.length_bytes for group in layers), PAGE) if streamed else 0,
-        ends_bytes=sum(align_up(group.length_bytes, PAGE) for group in ends)
-        + align_up(vectors_bytes(header), PAGE),
-        resident_bytes=sum(align_up(group.length_bytes, PAGE) for group in resident),
-        streamed_bytes=sum(group.length_bytes for group in streamed),
-    )
+    @property
+    def count(self) -> int:
+        return len(self._bytes)
+
+    def plan(self, num_resident: int, slots: int) -> WindowPlan:
+        """Return the plan that keeps so many layers, or somewhat fewer."""
+        names = list(self._bytes)
+        count = len(names) - num_resident
+        if 0 < count < len(names):
+            # A slot that a pass ends with is not the one that the next begins with.
+            count = min(len(names), align_up(count, slots))
+        return self.plan_of({names[index] for index in _spread(len(names), count)}, slots)
+
+    def plan_of(self, chosen: set[str], slots: int) -> WindowPlan:
+        """Return the plan by which the chosen layers stream."""
+        streamed = tuple(name for name in self._bytes if name in chosen)
+        resident = tuple(name for name in self._bytes if name not in chosen)
+        return WindowPlan(
+            resident=resident,
+            streamed=streamed,
+            slots=min(slots, len(streamed)),
+            slot_bytes=align_up(max(self._bytes.values()), PAGE) if streamed else 0,
+            ends_bytes=self._ends_bytes,
+            resident_bytes=sum(align_up(self._bytes[name], PAGE) for name in resident),
+            streamed_bytes=sum(self._bytes[name] for name in streamed),
+        )
 
 
 def _spread(total: int, count: int) -> Sequence[int]:
