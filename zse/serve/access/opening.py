@@ -84,7 +84,8 @@ def _make_first_key(keyring: Keyring, file: KeyFile) -> str:
         place = "It ends with this process; ZSE_API_KEYS gives one that stays"
         keyring.add(new.key)
     return (
-        f"No API key existed, so one was made, and is shown this once:\n\n    {new.secret}\n\n"
+        "Other machines can reach this server, so it asks for an API key. The first one, shown "
+        f"only this once:\n\n    {new.secret}\n\n"
         f"{place}; `zse api-key` makes more. Clients send 'Authorization: Bearer KEY'.\n"
-        "Where a gate in front asks who comes, start with --public.\n"
+        "If a gate in front of it checks who comes, start with --public.\n"
     )
