@@ -12,6 +12,15 @@ from sample_packs import write_stub_pack
 from zse.quantize.locate import locate_model
 from zse.settings import Settings
 
+# A machine that stands still for seconds ends no handshake.
+PATIENT_SERVER = """
+import sys
+from zse.stream.peers import beside, borrowing, lending
+beside._OFFER_SECONDS = borrowing.HANDSHAKE_SECONDS = lending.HANDSHAKE_SECONDS = 60
+from zse.serve.__main__ import main
+sys.exit(main())
+"""
+
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory):
@@ -27,7 +36,7 @@ def test_a_second_server_copies_the_first_ones_weights_until_that_gives_its_mode
 
     def start(*more):
         server = start_command(
-            "-m", "zse.serve", str(model), "--device", "cuda", "--kernels", str(pack),
+            "-c", PATIENT_SERVER, str(model), "--device", "cuda", "--kernels", str(pack),
             "--port", "0", "--peer-secret-file", str(secret), "--peers-from", "host", *more,
             LD_LIBRARY_PATH=str(stub_libcuda.build().parent), ZSE_STUB_TOTAL=str(4 << 30),
         )  # fmt: skip

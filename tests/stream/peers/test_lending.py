@@ -200,6 +200,7 @@ def test_who_says_nothing_holds_no_place_for_long(memory, secret, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child asks, and ends
 def test_a_process_of_another_user_is_sent_away_whatever_it_knows(memory, secret):
     with lent(memory.lendable, secret) as lender:
         child = os.fork()
