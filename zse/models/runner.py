@@ -290,10 +290,7 @@ class ModelRunner(RunnerBlocks):
 
     def lendable(self) -> Lendable | None:
         """Return the weights as other processes of the host may copy them; None where none may."""
-        backend = self._backend
-        if self._crew is not None or not isinstance(backend, Lends):
-            return None
-        return backend.lendable()
+        return self._backend.lendable() if isinstance(self._backend, Lends) else None
 
     def owns(self, close: Callable[[], None]) -> None:
         """Have something closed with the runner, before anything else is."""

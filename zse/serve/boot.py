@@ -244,11 +244,12 @@ class ServerProcess:
             ).start()
 
     def _share_now(self, model: LoadedModel) -> None:
-        from zse.serve.sharing import begin_lending, begin_sharing
+        from zse.serve.lending import begin_lending
+        from zse.serve.sharing import begin_sharing
 
         try:
             begin_lending(model, self._state.options)
-        except ZSEError as error:
+        except (ZSEError, OSError) as error:
             LOG.warning("weights are not lent to replicas on this host: %s", error)
         try:
             self._sharing = begin_sharing(model, self._state.options)

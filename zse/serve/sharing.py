@@ -95,28 +95,6 @@ def begin_sharing(model: LoadedModel, options: ServeOptions) -> Sharing | None:
     return sharing
 
 
-def begin_lending(model: LoadedModel, options: ServeOptions) -> None:
-    """Let replicas that start on this host copy a loaded model's weights out of GPU memory.
-
-    That ends with the model. Weights on a CPU are not lent, nor parts of some.
-
-    Raises:
-        UsageError: There is no secret.
-        StoreError: Too many replicas of this host lend already.
-    """
-    peering = options.peering
-    if peering.share_memory == "off":
-        return
-    from zse.stream.peers.lending import Lender
-
-    secret = read_secret(peering.secret, peering.secret_file)
-    lender = model.engine.lend(
-        lambda lendable: Lender(lendable, secret, most_borrowers=peering.share_connections)
-    )
-    if lender is not None:
-        LOG.info("weights are lent to replicas on this host")
-
-
 def _file_of(reader: ModelFile) -> OpenFile | None:
     if isinstance(reader, ZSEReader):
         return reader.share_file()
