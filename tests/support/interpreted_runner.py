@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from zse.backends.ranks import RankLink, RankPart
     from zse.kernels.launcher import Launcher
     from zse.models.spec import ModelSpec
+    from zse.stream.peers.beside import PeerMemory
     from zse.stream.placement import Placement
     from zse.stream.source import ByteSource
 
@@ -44,13 +45,14 @@ def open_runner(
     gpu: interpreted_gpu.InterpretedGpu | None = None,
     launches: Callable[[interpreted_gpu.HostStream], Launcher] | None = None,
     source: ByteSource | None = None,
+    peers: PeerMemory | None = None,
     **sizes: object,
 ) -> ModelRunner:
     """Return a runner of a file; ``spec`` stands for what the file's header says.
 
     With a ``link`` it is one rank of several, with a ``part`` that one of them. ``launches`` makes
     what launches kernels, if not Triton's interpreter; ``source`` is where weights come from, if not
-    the file.
+    the file, and ``peers`` are those whose memory they are copied from, or who are lent theirs.
     """
     reader = ZSEReader(path)
     options = load_options(
@@ -68,7 +70,7 @@ def open_runner(
     if options.stream.stream == "on":
         arrival = StreamedArrival(gpu, source, reader.header.loaded(), options.stream)
     else:
-        arrival = Arrival(gpu, source, whole, plan_load(source, whole))
+        arrival = Arrival(gpu, source, whole, plan_load(source, whole), peers=peers)
     load = ModelLoad(reader=reader, spec=spec, options=options, forward=forward_of(spec), part=part)
     launcher = (launches or interpreted_gpu.StreamLauncher)(stream)
     backend = build_backend(stream, lambda: launcher, arrival, load)
