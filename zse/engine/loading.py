@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
 from zse.engine.core import EngineCore
+from zse.engine.drafting.checks import check_own_guesses
 from zse.engine.drafting.choosing import (
     Speculation,
     has_draft_model,
@@ -150,6 +151,7 @@ def begin_model(
     Raises:
         FormatError: The file is damaged.
         DeviceError: The device is absent or too small.
+        UsageError, UnsupportedModelError: It cannot guess tokens as the options ask it to.
     """
     opened = model
     if not isinstance(opened, OpenedModel):
@@ -157,6 +159,7 @@ def begin_model(
     reader = opened.reader
     try:
         reading = reading or FileReading(reader, phases)
+        check_own_guesses(reader.header, reading.spec, options)
         _set_aside_for_draft_model(opened, options, settings)
         if opened.ranks is not None:
             options = opened.ranks.options_for(num_adapters)

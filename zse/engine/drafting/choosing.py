@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from zse.device.open import runs_on_gpu
+from zse.engine.drafting.checks import OWN_WAYS
 from zse.errors import UnsupportedModelError
 from zse.records import record
 
@@ -55,7 +56,7 @@ def speculation_of(
     asked = options.speculation.speculate
     if has_draft_model(options):
         asked = "model"
-    if runner.is_encoder or asked not in ("model", "mtp", "early-exit"):
+    if runner.is_encoder or asked not in ("model", *OWN_WAYS):
         return None
     if not _checks_drafts(runner, asked):
         return None
@@ -98,9 +99,13 @@ def _checks_drafts(runner: ModelRunner, asked: str) -> bool:
 
 
 def _check_serves_guesses(runner: ModelRunner, asked: str) -> None:
-    if getattr(runner, "serves_guesses", False):
-        return
-    raise UnsupportedModelError(
-        f"--speculate {asked} computes on one CPU alone, and this model runs on {runner.device}",
-        hint="Choose --speculate suffix, or name a --draft-model.",
-    )
+    if not getattr(runner, "serves_guesses", False):
+        raise UnsupportedModelError(
+            f"--speculate {asked} computes on one CPU alone; this model runs on {runner.device}",
+            hint="Choose --speculate suffix, or name a --draft-model.",
+        )
+    if asked == "early-exit" and runner.streaming is not None:
+        raise UnsupportedModelError(
+            "layers of this model stream through memory in their order, so the first cannot guess",
+            hint="Choose --speculate suffix.",
+        )

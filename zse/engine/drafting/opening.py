@@ -93,16 +93,11 @@ def speculator_of_model(
 
 
 def drafter_of_layers(runner: ModelRunner, num_layers: int) -> Drafter:
-    """Return what guesses by a model's first layers; 0: by as many as turn out to be best.
-
-    Raises:
-        UsageError, UnsupportedModelError: The model has too few layers, or such as cannot guess.
-    """
+    """Return what guesses by a model's first layers; 0: by as many as turn out to be best."""
     from zse.engine.drafting.early_exit_drafter import EarlyExitDrafter
     from zse.engine.drafting.likelier import LikelierDrafter
     from zse.engine.drafting.suffix_drafter import SuffixDrafter
 
-    _check_early_exit(runner, num_layers)
     return LikelierDrafter(SuffixDrafter(), EarlyExitDrafter(runner, num_layers))
 
 
@@ -115,23 +110,16 @@ def drafter_of_head(
         UsageError: The file has none.
         FormatError, UnsupportedModelError: As ``load_runner``.
     """
+    from zse.engine.drafting.checks import head_of
     from zse.engine.drafting.head_drafter import HeadDrafter
     from zse.engine.drafting.likelier import LikelierDrafter
     from zse.engine.drafting.suffix_drafter import SuffixDrafter
-    from zse.models.guess import model_of, stored_guesses
+    from zse.models.guess import model_of
     from zse.models.runner import load_runner
 
-    guesses = stored_guesses(reader.header, runner.spec)
-    if not guesses:
-        raise UsageError(
-            "the model's file has no head that guesses further tokens",
-            hint="Convert it again from a checkpoint that has one (tensors mtp.*), or choose "
-            "--speculate suffix.",
-        )
     own = _options_beside(runner, options)
-    head = load_runner(
-        reader, own, cache_dir=settings.cache_dir, spec=model_of(runner.spec, guesses[0])
-    )
+    spec = model_of(runner.spec, head_of(reader.header, runner.spec))
+    head = load_runner(reader, own, cache_dir=settings.cache_dir, spec=spec)
     _LOG.info("tokens are guessed by a head of the model")
     drafter = HeadDrafter(
         head,
@@ -148,26 +136,6 @@ def collector_of(width: int) -> Callable[[], TokenStates]:
     from zse.engine.drafting.token_states import TokenStates
 
     return partial(TokenStates, width)
-
-
-def _check_early_exit(runner: ModelRunner, num_layers: int) -> None:
-    """Refuse first layers that cannot guess: too many, with states, or that stream."""
-    total = len(runner.spec.layers)
-    if num_layers >= total or total < 2:
-        raise UsageError(
-            f"{max(1, num_layers)} first layers are to guess, and the model has {total}",
-            hint="Choose fewer: --early-exit-layers.",
-        )
-    if runner.num_checkpoints is not None:
-        raise UnsupportedModelError(
-            "the first layers of this model have states, which guesses would move on",
-            hint="Choose --speculate mtp where the file has such a head, or suffix.",
-        )
-    if runner.streaming is not None:
-        raise UnsupportedModelError(
-            "layers of this model stream through memory in their order",
-            hint="Choose --speculate suffix.",
-        )
 
 
 def _keep_open() -> None:
