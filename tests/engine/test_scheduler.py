@@ -162,6 +162,19 @@ def test_drafts_that_the_device_has_no_states_for_are_dropped(make_scheduler, mo
     assert sequence.drafts == ()
 
 
+def test_blocks_are_given_ahead_to_no_more_drafts_than_the_next_step_checks(make_scheduler):
+    scheduler = make_scheduler(max_batch_tokens=8)
+    for arrival in range(2):
+        scheduler.add(make_sequence(2, arrival=arrival, first_token=50 * arrival))
+    run_step(scheduler)
+    first, second = scheduler.running
+    assert scheduler.takes_drafts(first, 4)
+    assert not scheduler.takes_drafts(second, 3)  # 8 tokens, of which both have one without drafts
+    assert scheduler.takes_drafts(second, 2)
+    run_step(scheduler)
+    assert scheduler.takes_drafts(second, 3)
+
+
 def test_a_sequence_whose_drafts_are_being_checked_sits_the_next_step_out(make_scheduler):
     scheduler = make_scheduler()
     for arrival in range(2):

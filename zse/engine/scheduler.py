@@ -78,6 +78,8 @@ class Scheduler:
         most_drafts: int = MAX_DRAFTS,
     ) -> None:
         self._most_drafts = most_drafts
+        self._num_given = 0
+        """Drafts that have blocks since the last step was planned."""
         self._cache = cache
         self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
@@ -207,9 +209,14 @@ class Scheduler:
         return self._has_room(sequence, num_more)
 
     def takes_drafts(self, sequence: Sequence, num_drafts: int) -> bool:
-        """Give a running sequence blocks for drafts, to be written before they are checked."""
-        if not self._has_room(sequence, num_drafts):
+        """Give a running sequence blocks for drafts that are written before they are checked.
+
+        Together no more are given than the next step checks: windows have room for a step.
+        """
+        num_given = self._num_given + num_drafts
+        if num_given > self._room_for_drafts or not self._has_room(sequence, num_drafts):
             return False
+        self._num_given = num_given
         if self._cache.has_windows:
             assert sequence.table is not None
             start = sequence.num_computed
@@ -301,7 +308,8 @@ class Scheduler:
         Everybody's next token has its place and its block before any draft gets one. Returns how
         many are checked.
         """
-        most = left = min(self._most_drafts, self._max_batch_tokens - len(self.running))
+        most = left = self._room_for_drafts
+        self._num_given = 0
         for index, chunk in enumerate(chunks):
             sequence = chunk.sequence
             if not sequence.drafts or sequence.num_pending:
@@ -312,6 +320,10 @@ class Scheduler:
                 chunks[index] = ScheduledChunk(sequence, chunk.start, length, "verify", length)
                 left -= num_drafts
         return most - left
+
+    @property
+    def _room_for_drafts(self) -> int:
+        return min(self._most_drafts, self._max_batch_tokens - len(self.running))
 
     def _has_room(self, sequence: Sequence, num_drafts: int = 0) -> bool:
         table = sequence.table

@@ -95,7 +95,9 @@ class Opened:
         self.core = EngineCore(
             runner,
             options,
-            begin_speculation=lambda: Speculator(drafter, clock.__next__),
+            begin_speculation=lambda: Speculator(
+                drafter, clock.__next__, writes_ahead=speculate == "early-exit"
+            ),
             collect_states=collect,
         )
 

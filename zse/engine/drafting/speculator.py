@@ -39,10 +39,18 @@ class Speculator:
     Args:
         drafter: Who guesses.
         now: A clock in seconds.
+        writes_ahead: Whether drafts are written into the sequences' own blocks.
     """
 
-    def __init__(self, drafter: Drafter, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        now: Callable[[], float] = time.perf_counter,
+        *,
+        writes_ahead: bool = False,
+    ) -> None:
         self._drafter = drafter
+        self._writes_ahead = writes_ahead
         self._costs = StepCosts()
         self._now = now
         self._began = 0.0
@@ -51,7 +59,8 @@ class Speculator:
     def prepare(self, running: Many[Sequence], takes: Takes = _has_room) -> None:
         """Give the running sequences the drafts that pay; called before a step is planned.
 
-        ``takes`` says whether a sequence has blocks for so many drafts, and sees to it.
+        ``takes`` gives a sequence blocks for so many drafts, or says that it cannot: it is asked
+        where drafts are written there.
 
         Of a sequence whose newest token is pending, the first draft is a guess of that token: those
         behind it let the sequence wait for its token, and be asked again.
@@ -106,7 +115,8 @@ class Speculator:
         ]
         lengths = lengths_that_pay(offers, len(decoding), self._costs)
         wanted = [(s, length) for s, length in zip(able, lengths, strict=True) if length]
-        wanted = [(sequence, length) for sequence, length in wanted if takes(sequence, length)]
+        if self._writes_ahead:
+            wanted = [(sequence, length) for sequence, length in wanted if takes(sequence, length)]
         if not wanted:
             return
         for (sequence, _), drafts in zip(wanted, self._drafter.propose(wanted), strict=True):
