@@ -165,6 +165,13 @@ def test_a_form_and_any_other_type_are_415_and_told_which_header_to_send(call, c
         assert "'content-type: application/json'" in message
 
 
+def test_json_with_a_mistake_that_curl_sent_as_a_form_is_told_its_mistake(call, check_error):
+    response = call("POST", CHAT, content=b'{"messages": [,]}', headers={"content-type": FORM})
+    message = check_error(response, 415, code="unsupported_media_type")
+    assert "JSON is malformed" in message
+    assert "'content-type: application/json'" in message
+
+
 def test_a_huge_body_is_413_with_and_without_a_length(call, check_error):
     headers = {"content-type": "application/json"}
     large = call("POST", CHAT, content=b"x" * (MAX_BODY_BYTES + 1), headers=headers)

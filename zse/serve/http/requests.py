@@ -61,7 +61,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         raise ClientGoneError from error
     except BadRequestError as error:
         if declared == _FORM:
-            raise _undeclared(declared) from error
+            raise _undeclared(declared, error.message) from error
         raise
 
 
@@ -80,9 +80,11 @@ def declared_type(headers: Headers) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _undeclared(declared: str) -> MediaTypeError:
+def _undeclared(declared: str, problem: str = "") -> MediaTypeError:
+    """Return the refusal of a type; of what is tried as JSON all the same, with what is wrong."""
+    told = f"Read as JSON, the body is wrong: {problem.rstrip('.')}. " if problem else ""
     return MediaTypeError(
-        f"The content type is '{declared[:100]}', expected 'application/json'. "
+        f"{told}The content type is '{declared[:100]}', expected 'application/json'. "
         "Send JSON with the header 'content-type: application/json'."
     )
 
