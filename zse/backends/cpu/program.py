@@ -334,9 +334,9 @@ class Recorder(MixtureRecorder):
             width=width,
         )
 
-    def lm_head_sample(self, step: Step, residual: Register, head: HeadSpec) -> Program:
+    def lm_head_sample(self, step: Step | None, residual: Register, head: HeadSpec) -> Program:
         """Return what was recorded, and the choice of tokens behind it."""
-        if step.leaves_states:
+        if step is not None and step.leaves_states:
             assert head.norm is not None
             self._recording.record(
                 Kind.NORM,
