@@ -175,7 +175,7 @@ def test_engines_that_come_and_go_in_a_loop_leave_no_descriptor(make_engine):
         return counts
 
     first, _, last = asyncio.run(main())
-    assert last == first
+    assert last <= first
 
 
 def test_an_engine_of_an_encoder_that_is_asked_nothing_rests_too(letters, monkeypatch):

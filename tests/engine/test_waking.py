@@ -62,7 +62,7 @@ def test_closed_it_brings_what_was_rung_for_and_leaves_no_descriptor():
         gc.collect()
         return psutil.Process().num_fds() - before
 
-    assert asyncio.run(run()) == 0
+    assert asyncio.run(run()) <= 0  # what others left may go meanwhile
 
 
 def test_a_loop_that_is_late_hands_all_that_has_come_to_its_readers_at_once():

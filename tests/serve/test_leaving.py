@@ -1,5 +1,6 @@
 """Servers that end, and servers that relieve each other: nothing that was accepted is lost."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -7,17 +8,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from zse.serve.leaving import Presence
+from zse.serve.leaving import Departure, Presence
 
 ROOT = Path(__file__).parents[2]
 PACED = str(Path(__file__).parent / "paced_server.py")
 RESTARTS = ROOT / "scripts" / "bench" / "rolling_restarts.py"
 COMPLETIONS = "/v1/completions"
 READY = "/health/ready"
+PATIENT = ["--drain-seconds", "300"]  # a client on a busy machine may read for long
 
 
 def test_a_server_that_leaves_is_not_ready_and_answers_and_closes_behind_it(call, state):
@@ -31,9 +34,28 @@ def test_a_server_that_leaves_is_not_ready_and_answers_and_closes_behind_it(call
     assert call.complete("say:a").status_code == 503
 
 
+def test_a_drain_waits_for_clients_that_have_not_read_all_of_their_answers(state, runner):
+    server = SimpleNamespace(is_writing=True, should_exit=False)
+
+    async def drain():
+        leaving = Departure(state, server).drain(leave_seconds=0, drain_seconds=600)
+        draining = asyncio.create_task(leaving)
+        await asyncio.sleep(0.1)
+        assert not server.should_exit
+        server.is_writing = False
+        await draining
+
+    runner.run(drain())
+    assert server.should_exit
+
+
 @pytest.fixture
 def start_paced(start_command):
-    return lambda *flags: start_command(PACED, "--port", "0", "--log-format", "json", *flags)
+    def start(*flags, **environment):
+        command = [PACED, "--port", "0", "--log-format", "json", *flags]
+        return start_command(*command, **environment)
+
+    return start
 
 
 def test_after_sigterm_new_work_is_answered_until_balancers_have_noticed(start_paced):
@@ -51,7 +73,8 @@ def test_after_sigterm_new_work_is_answered_until_balancers_have_noticed(start_p
 
 def test_an_answer_that_the_engine_has_made_is_handed_over_before_the_end(start_paced):
     """The engine is done long before its client has read: so many frames fill every buffer."""
-    server = start_paced("--step-ms", "0", "--max-unread", "200000")
+    flags = ["--step-ms", "0", "--max-unread", "200000", *PATIENT]
+    server = start_paced(*flags, ZSE_WRITE_TIMEOUT="300")
     server.wait_for_line("ready")
     body = {"prompt": "x", "max_tokens": 12_000, "stream": True, "ignore_eos": True}
     with server.http.stream("POST", COMPLETIONS, json=body) as response:
@@ -68,6 +91,7 @@ def test_an_answer_that_the_engine_has_made_is_handed_over_before_the_end(start_
 
 def test_the_next_server_takes_the_port_over_and_no_request_is_lost(start_command, tmp_path):
     flags = [PACED, "--port", "0", "--handover", str(tmp_path / "h"), "--log-format", "json"]
+    flags += PATIENT
     first = start_command(*flags)
     first.wait_for_line("ready")
     statuses, stops = [], threading.Event()
@@ -102,6 +126,7 @@ def test_a_connection_that_was_kept_is_answered_once_more_by_who_was_relieved(
     start_command, tmp_path
 ):
     flags = [PACED, "--port", "0", "--handover", str(tmp_path / "h"), "--log-format", "json"]
+    flags += PATIENT
     first = start_command(*flags)
     first.wait_for_line("ready")
     kept = HTTPConnection("127.0.0.1", first.port)

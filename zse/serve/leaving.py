@@ -60,7 +60,10 @@ class Departure:
         self._state.presence = Presence.LEAVING
         await self._until(lambda: False, leave_seconds)
         self._state.presence = Presence.CLOSED
-        await self._until(lambda: not self._state.is_busy, drain_seconds)
+        # An answer that is made, and that its client has not read yet, is lost with the process.
+        await self._until(
+            lambda: not (self._state.is_busy or self._server.is_writing), drain_seconds
+        )
         await self._end()
 
     async def hand_over(self, *, drain_seconds: float) -> None:

@@ -34,7 +34,7 @@ def test_everything_is_written_by_the_end(files, make_entry):
 def test_no_thread_stands_by_where_nobody_asks(files):
     before = threading.active_count()
     AuditLog(files).close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_disk_that_fails_is_told_once_and_ends_nothing(files, make_entry, monkeypatch, caplog):

@@ -118,7 +118,7 @@ def own_threads():
     ending = ("zse-load", "zse-open", "zse-tokenizer")
     for thread in threading.enumerate():
         if thread.name.startswith(ending):
-            thread.join(10)
+            thread.join(60)
     return sorted(one.name for one in threading.enumerate() if one.name.startswith("zse-"))
 
 
@@ -272,10 +272,11 @@ def test_a_hundred_swaps_answer_right_and_leave_no_descriptor_and_no_thread_behi
     process = psutil.Process()
     fleet.ask("a")
     fleet.ask("h")
-    before = own_threads(), process.num_fds()
+    threads, num_descriptors = own_threads(), process.num_fds()
     for name in "abcdefgh" * 13:
         assert text_of(fleet.ask(name)) == expected[name]
-    assert (own_threads(), process.num_fds()) == before
+    assert own_threads() == threads
+    assert process.num_fds() <= num_descriptors
 
 
 def test_a_model_that_left_is_gone_without_the_collector(fleet, call, state):
@@ -380,7 +381,7 @@ class TestWhereSomethingIsWrong:
                 await asyncio.sleep(0.002)
             conductor = state.fleet._conductor
             conductor.cancel()
-            await asyncio.wait({conductor}, timeout=5)
+            await asyncio.wait({conductor}, timeout=60)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
             return conductor.cancelled()

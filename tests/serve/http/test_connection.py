@@ -176,6 +176,23 @@ def test_a_client_that_takes_nothing_of_its_stream_is_cut_off_and_its_work_ends(
     run(serving, endless, talk, write_timeout=0.3)
 
 
+def test_a_server_writes_until_its_client_has_read_the_answer(serving):
+    body = bytes(16 << 20)
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def talk(served):
+        reader, writer = await served.connect(limit=1024)
+        writer.write(CLOSING)
+        await served.wait_until(lambda: served.server.is_writing)
+        assert (await reader.read()).count(b"\0") == len(body)
+        await served.wait_until(lambda: not served.server.is_writing)
+
+    run(serving, app, talk)
+
+
 def test_a_client_that_takes_its_stream_slowly_is_kept(serving):
     async def talk(served):
         reader, writer = await served.connect(limit=1024)

@@ -31,7 +31,7 @@ def test_a_replica_that_shares_is_found_by_those_with_its_secret_until_it_leaves
     with announced(scout, SECRET, "10.0.0.1", 8001), announced(scout, SECRET, "fd00::1", 8002):
         both = ["http://10.0.0.1:8001", "http://[fd00::1]:8002"]
         until(lambda: replicas_on_network(scout, SECRET) == both)
-        assert sorted(peer_urls(PeerOptions(peers_from=scout), SECRET)) == both
+        until(lambda: sorted(peer_urls(PeerOptions(peers_from=scout), SECRET)) == both)
         assert replicas_on_network(scout, b"another secret, as long") == []
     until(lambda: replicas_on_network(scout, SECRET) == [])
 

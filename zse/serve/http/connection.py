@@ -120,6 +120,11 @@ class Connection(asyncio.Protocol):
 
     # --- called by the server and by the door -----------------------------------------------------
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether bytes wait here for the client."""
+        return bool(self._pending or self._transport.get_write_buffer_size())
+
     def shutdown(self) -> None:
         """Close when the answer that is being made is out; at once when there is none."""
         self._is_last = True

@@ -112,6 +112,12 @@ class HTTPServer:
             looking.cancel()
         await self._end(sockets)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether bytes wait here for a client that has not taken those before them."""
+        connections = self.server_state.connections
+        return any(isinstance(one, Connection) and one.has_unsent for one in connections)
+
     def retire(self, *, since: float) -> None:
         """Close connections that have rested since a moment of the loop's clock, or longer."""
         self._door.retire(since=since)
