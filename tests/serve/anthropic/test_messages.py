@@ -156,6 +156,7 @@ def test_tokens_are_counted_as_they_are_used(call, ask):
         ({"mcp_servers": [{"url": "http://10.0.0.1"}]}, 400, None),
         ({"container": "c"}, 400, None),
         ({"tools": [{"name": "no name", "input_schema": {}}]}, 400, None),
+        ({"tools": TOOLS * 2}, 400, None),
         ({"output_config": {"format": {"type": "json_schema", "schema": 1}}}, 400, None),
         ({"stop_sequences": ["x"] * 17}, 400, None),
     ],

@@ -188,6 +188,7 @@ def test_tokens_are_counted_as_they_are_used(call, ask):
         ({"input": 7}, "input", None),
         ({"input": HI * 4097}, "input", None),
         ({"tools": TOOLS * 129}, "tools", None),
+        ({"tools": TOOLS * 2}, f"tools[{len(TOOLS)}].name", None),
         ({"temperature": 3}, "temperature", None),
         ({"top_logprobs": 99}, "top_logprobs", None),
         ({"max_output_tokens": 0}, "max_output_tokens", None),

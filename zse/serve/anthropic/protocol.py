@@ -10,6 +10,7 @@ import msgspec
 from zse.serve.http.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.http.fields import Refused, WithoutEffect, check_range, read_fields
 from zse.serve.openai.protocol import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS
+from zse.serve.openai.tools import check_distinct
 
 CacheControl = dict[str, Any]
 """Marks where a prefix ends. Every prefix is cached here, whether or not it is marked."""
@@ -213,6 +214,7 @@ def _check(body: CountTokensRequest) -> None:
                 f"tools[{index}].name: {tool.name[:80]!r} does not match '^{_NAME.pattern}$'.",
                 param=f"tools[{index}].name",
             )
+    check_distinct([tool.name for tool in body.tools or ()], "tools[{}].name")
     choice = body.tool_choice
     if choice is None or choice.type == "none":
         return

@@ -13,7 +13,7 @@ from zse.serve.openai.protocol import MAX_TOOLS, ToolChoiceFields
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from zse.serve.openai.protocol import ChatRequest, Tool
+    from zse.serve.openai.protocol import ChatRequest
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -32,7 +32,10 @@ def check_tools(request: ChatRequest) -> None:
                 param="tools",
                 code="array_above_max_length" if tools else "empty_array",
             )
-        _check_names(tools)
+        names = [tool.function.name for tool in tools]
+        for index, name in enumerate(names):
+            check_name(name, f"tools[{index}].function.name")
+        check_distinct(names, "tools[{}].function.name")
     if request.tool_choice not in (None, "none") and not tools:
         raise BadRequestError(
             "'tool_choice' is only allowed when 'tools' are given.", param="tool_choice"
@@ -55,13 +58,21 @@ def check_name(name: str, param: str) -> None:
         )
 
 
-def _check_names(tools: Iterable[Tool]) -> None:
+def check_distinct(names: Iterable[str], param: str) -> None:
+    """Refuse two tools of one name: a call of it could mean either.
+
+    Args:
+        names: Those of the tools, in the order of the request.
+        param: The field of a name, with ``{}`` for the tool's place.
+
+    Raises:
+        BadRequestError: It names the second of them.
+    """
     seen = set()
-    for index, tool in enumerate(tools):
-        name, param = tool.function.name, f"tools[{index}].function.name"
-        check_name(name, param)
+    for index, name in enumerate(names):
         if name in seen:
-            raise BadRequestError(f"Invalid '{param}': two tools are called {name!r}.", param=param)
+            where = param.format(index)
+            raise BadRequestError(f"Invalid '{where}': two tools are called {name!r}.", param=where)
         seen.add(name)
 
 

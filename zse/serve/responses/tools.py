@@ -9,7 +9,7 @@ import msgspec
 from zse.serve.conversation import OfferedTool, ToolChoice
 from zse.serve.http.errors import BadRequestError, UnsupportedParameterError
 from zse.serve.http.fields import convert
-from zse.serve.openai.tools import check_name
+from zse.serve.openai.tools import check_distinct, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ def offered_tools(given: Sequence[dict[str, Any]] | None) -> tuple[OfferedTool, 
 
     Raises:
         UnsupportedParameterError: A tool is one that the server would run.
-        BadRequestError: A function has the wrong shape.
+        BadRequestError: A function has the wrong shape, or the name of another.
     """
     tools = []
     for index, one in enumerate(given or ()):
@@ -68,6 +68,7 @@ def offered_tools(given: Sequence[dict[str, Any]] | None) -> tuple[OfferedTool, 
                 is_strict=bool(tool.strict),
             )
         )
+    check_distinct([tool.name for tool in tools], "tools[{}].name")
     return tuple(tools)
 
 
