@@ -35,6 +35,13 @@ def test_layout_is_run_where_it_lies_or_handed_to_docker(commands):
     assert "podman run --rm -p 8000:8000 oci:out:1" in found
 
 
+@pytest.mark.parametrize("path", [".demo/image", "/home/Me/out", "./out"])
+def test_layout_whose_path_is_no_name_for_podman_is_handed_to_it(commands, path):
+    found = commands(output=f"oci:{path}")
+    assert f"skopeo copy oci:{path}:1 containers-storage:{NAME}" in found
+    assert f"podman run --rm -p 8000:8000 {NAME}" in found
+
+
 def test_file_is_loaded_and_run_under_its_name(commands):
     found = commands(output="tar:my images/llm.tar")
     assert found[:2] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _SHORT = ("docker.io/library/", "docker.io/")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL")
+_COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
 _QUESTION = '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
 
 
@@ -37,7 +39,12 @@ def next_steps(recipe: Recipe, options: BuildOptions, reference: str) -> tuple[N
     elif kind == "oci":
         place, daemon = f"oci:{path}:{tag}", f"docker-daemon:{name}"
         steps.append(_step("hand it to docker", "skopeo", "copy", place, daemon))
-    in_podman = f"oci:{path}:{tag}" if kind == "oci" else reference
+    in_podman = reference
+    if kind == "oci" and _podman_runs(path):
+        in_podman = f"oci:{path}:{tag}"
+    elif kind == "oci":
+        store = f"containers-storage:{reference}"
+        steps.append(_step("hand it to podman", "skopeo", "copy", f"oci:{path}:{tag}", store))
     steps.append(_run("docker", "--gpus=all", name, recipe, options))
     steps.append(_run("podman", "--device=nvidia.com/gpu=all", in_podman, recipe, options))
     address = f"http://127.0.0.1:{recipe.port}/v1/chat/completions"
@@ -49,6 +56,11 @@ def next_steps(recipe: Recipe, options: BuildOptions, reference: str) -> tuple[N
             _step("run it in Kubernetes", "zse", "deploy", "kubernetes", *model, "--image", name)
         )
     return tuple(steps)
+
+
+def _podman_runs(layout: str) -> bool:
+    """Whether podman runs a layout where it lies: it makes the path a name, of lower case."""
+    return all(_COMPONENT.fullmatch(part) for part in layout.strip("/").split("/"))
 
 
 def _run(program: str, gpu: str, name: str, recipe: Recipe, options: BuildOptions) -> NextStep:
