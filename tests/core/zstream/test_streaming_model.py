@@ -129,12 +129,12 @@ def test_the_window_keeps_what_was_used_last_whatever_threads_ask():
     ("strategy", "expected"),
     [("sequential", [2, 3]), ("adaptive", [4, 2]), ("attention", [3, 2])],
 )
-def test_what_is_brought_next_follows_the_strategy(strategy, expected):
-    slow = threading.Event()
+def test_what_is_brought_next_follows_the_strategy(strategy, expected, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("zse.core.zstream.prefetcher.perf_counter", lambda: now[0])
 
     def fetch(index: int) -> dict[str, torch.Tensor]:
-        if index == 3:
-            slow.wait(0.02)
+        now[0] += 1.0 if index == 3 else 0.01
         return {"weight": torch.full((4,), float(index))}
 
     prefetcher = AsyncPrefetcher(fetch, 5, device=CPU, strategy=strategy)
