@@ -245,13 +245,16 @@ def answer(server):
 def test_a_second_server_takes_the_model_from_the_first(replicas, file):
     first = replicas.start("first", "--share-weights", "--share-port", "0")
     port = logged(first, "weights are shared", "port")
-    second = replicas.start("second", "--peer", f"http://127.0.0.1:{port}")
+    for name in ("second", "third", "fourth"):
+        second = replicas.start(name, "--peer", f"http://127.0.0.1:{port}")
+        if "is asked no more" not in "".join(second.log):
+            break  # else a busy machine has kept the first one silent for seconds
     assert logged(second, "the model came from replicas", "peer_bytes") > file.stat().st_size / 2, (
         "all but zeros"
     )
     assert logged(second, "the model came from replicas", "origin_bytes") < 1 << 20
     assert answer(first) == answer(second)
-    (copy,) = (replicas.folder / "second" / "models").glob("*.zse")
+    (copy,) = (replicas.folder / name / "models").glob("*.zse")
     assert copy.read_bytes() == file.read_bytes()
 
 
