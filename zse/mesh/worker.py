@@ -107,8 +107,13 @@ class Worker:
         return Done()
 
     def forget_front(self) -> None:
-        """Without its front nobody counts on what was computed; the next one begins anew."""
+        """Without its front nobody counts on what was computed; the next one begins anew.
+
+        On new connections, too: on one that was cut for seconds, TCP waits as long again before it
+        tries what it has, though the wire has healed.
+        """
         self._order = _no_order()
+        self._outgoing.keep([], 0)
         self._close_stages()
         self._early.clear()
 
