@@ -54,6 +54,9 @@ def test_nothing_is_sent_again_while_who_has_the_late_step_is_under_suspicion(fr
         told(front, name, StageState(*FIRST, name == "a", 10), StageState(*SECOND, name == "b", 9))
         front.peers.by_name[name].state_time = 0.0
         front.peers.by_name[name].link = SimpleNamespace(is_closed=False)
+    front.membership.heard("b", 0.7)
+    front._look_at_steps(0.0, 1.0)
+    assert orders == []  # it is silent, and was late before: it is not suspect yet
     front.membership.accused("b", 1.0)
     front._look_at_steps(0.0, 1.0)
     assert orders == []

@@ -270,7 +270,7 @@ class Front:
             if overdue.is_first and is_at_work(self.peers.alive(), overdue.number, self.epoch, now):
                 return
             culprit = holder_of(self.duties, self.peers, overdue.number, now)
-            if self._is_suspect(culprit):
+            if self.membership.is_doubted(culprit, now):
                 return  # the verdict comes sooner than it would answer what is sent again
             if self._resent[0] != overdue.number:
                 # A frame may have gone astray; sending all again is cheap and can do no harm.
@@ -290,10 +290,6 @@ class Front:
                 self.peers.give_up(culprit, f"it takes {overdue.seconds:.2f} s for a step")
             else:
                 self._flight.begun_anew()
-
-    def _is_suspect(self, node: str) -> bool:
-        member = self.membership.members.get(node)
-        return member is not None and member.standing is Standing.SUSPECT
 
     def _look_at_duties(self) -> None:
         """Let every stage have a standby, and a free node some work."""

@@ -236,6 +236,13 @@ class Membership:
             and now - member.awake_since > self._patience.waking_seconds
         )
 
+    def is_doubted(self, node: str, now: float) -> bool:
+        """Whether a verdict on a node is to come, unless it is heard of before."""
+        member = self.members.get(node)
+        if member is None or member.standing is not Standing.ALIVE:
+            return member is not None and member.standing is Standing.SUSPECT
+        return now - member.last_heard > self._patience.silent_seconds
+
     def spared(self, node: str, now: float) -> None:
         """Go on suspecting a node whose work nobody else can take."""
         member = self.members[node]
