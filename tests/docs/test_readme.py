@@ -120,7 +120,7 @@ def test_the_readmes_curl_gets_an_answer(tmp_path: Path) -> None:
 def wait_until_ready(port: int) -> None:
     for _ in range(600):
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code == 200:
+            if httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=60).status_code == 200:
                 return
         except httpx.TransportError:
             pass

@@ -67,7 +67,7 @@ def test_after_the_hooks_the_port_is_ready_and_a_stop_ends_with_code_zero(
     hooks.start()
     try:
         url = f"http://127.0.0.1:{port}"
-        assert httpx.get(f"{url}/health/ready").status_code == 200
+        assert httpx.get(f"{url}/health/ready", timeout=60).status_code == 200
         # The proxy's headers and an OpenAI key side by side.
         headers = {"Modal-Key": "wk-1", "Modal-Secret": "ws-1", "Authorization": "Bearer sk-1"}
         body = {"messages": [{"role": "user", "content": "What is the opposite of hot?"}]}
@@ -80,7 +80,7 @@ def test_after_the_hooks_the_port_is_ready_and_a_stop_ends_with_code_zero(
             first.wait()
             hooks.wake()
             assert hooks.process is not first
-            assert httpx.get(f"{url}/health/ready").status_code == 200
+            assert httpx.get(f"{url}/health/ready", timeout=60).status_code == 200
     finally:
         hooks.stop()
     assert hooks.process.returncode == 0

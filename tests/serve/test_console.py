@@ -165,7 +165,9 @@ def test_a_server_on_a_terminal_speaks_to_a_person_from_its_start_to_ctrl_c():
         while "Ctrl-C stops it." not in text:
             text += os.read(ours, 4096).decode()
         url = re.search(r"http://127\.0\.0\.1:\d+", text).group()
-        assert httpx.get(f"{url}/v1/models").status_code == 200  # and so its signals are ours
+        assert (
+            httpx.get(f"{url}/v1/models", timeout=60).status_code == 200
+        )  # and so its signals are ours
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         while "stopped" not in text:

@@ -46,7 +46,7 @@ class HeldOrigin:
         if first >= self.last.end_bytes or last < self.last.offset_bytes:
             return False
         self.asked.set()
-        self.gives.wait(30)
+        self.gives.wait(120)
         if self.fails:
             request.answer(403)
         return self.fails
@@ -81,11 +81,11 @@ def wait_for_model(server):
 
 
 def test_a_request_is_held_then_computed_with_what_is_there_and_answered_when_all_is(start):
-    server, held = start("--hold-seconds", "30")
+    server, held = start("--hold-seconds", "120")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.http.post, "/v1/completions", json=QUESTION)
-        assert held.asked.wait(30)
-        with httpx.Client(base_url=server.url) as other:
+        assert held.asked.wait(120)
+        with httpx.Client(base_url=server.url, timeout=60) as other:
             while other.get("/v1/models").status_code != 200:
                 threading.Event().wait(0.01)
             health = other.get("/health/ready")
@@ -94,7 +94,7 @@ def test_a_request_is_held_then_computed_with_what_is_there_and_answered_when_al
             assert other.get("/health/live").status_code == 200
         assert not answer.done()
         held.gives.set()
-        found = answer.result(30)
+        found = answer.result(120)
     assert found.status_code == 200
     assert found.json()["usage"]["completion_tokens"] == 1
     server.wait_for_line("ready")
@@ -105,17 +105,17 @@ def test_a_request_is_held_then_computed_with_what_is_there_and_answered_when_al
 
 
 def test_weights_that_never_come_end_a_request_and_the_server_with_their_own_error(start):
-    server, held = start("--hold-seconds", "30")
+    server, held = start("--hold-seconds", "120")
     held.fails = True
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.http.post, "/v1/completions", json=QUESTION)
-        assert held.asked.wait(30)
+        assert held.asked.wait(120)
         held.gives.set()
         try:
-            found = answer.result(30)
+            found = answer.result(120)
         except httpx.HTTPError:  # the server has gone
             found = None
-    code = server.process.wait(30)
+    code = server.process.wait(60)
     text = "".join(server.raw)
     assert code not in (0, -9, -11)
     assert "the model could not be loaded" in text
@@ -128,14 +128,14 @@ def test_a_server_that_is_stopped_while_weights_arrive_leaves_at_once(start):
     wait_for_model(server)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.http.post, "/v1/completions", json=QUESTION)
-        assert held.asked.wait(30)
+        assert held.asked.wait(120)
         threading.Event().wait(0.1)
         server.process.terminate()
         held.gives.wait(1.5)
         held.gives.set()
         with contextlib.suppress(httpx.HTTPError):
-            assert answer.result(30).status_code >= 500
-    assert server.process.wait(30) == 0
+            assert answer.result(120).status_code >= 500
+    assert server.process.wait(60) == 0
     assert "could not be loaded" not in "".join(server.raw)
 
 

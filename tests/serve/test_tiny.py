@@ -173,7 +173,7 @@ def test_version_names_what_runs(tiny):
 def test_zse_serve_and_chat_work_from_the_command_line(start_command, run_zse):
     server = start_command("-m", "zse", "serve", "--port", "0", "--served-model-name", "mine")
     server.wait_for_line("ready", seconds=300)
-    assert httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"] == "mine"
+    assert httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"][0]["id"] == "mine"
     result = run_zse("chat", "--url", server.url, input=f"{CAPITAL}\n")
     assert "Paris" in result.stdout
     assert server.stop() == 0

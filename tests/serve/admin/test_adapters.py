@@ -131,7 +131,9 @@ def test_what_is_unloaded_meanwhile_ends_its_answers(call, places):
     async def asked():
         body = {"prompt": PROMPT, "model": "one", **GREEDY}
         running = asyncio.create_task(call.send("POST", "/v1/completions", json=body))
-        await asyncio.sleep(0.01)
+        engine = call.app_state.model.engine
+        while not (engine.num_active or running.done()):
+            await asyncio.sleep(0.001)
         gone = await call.send("POST", UNLOAD, json={"lora_name": "one"})
         return gone, await running
 

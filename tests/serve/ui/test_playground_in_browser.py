@@ -150,7 +150,7 @@ def test_a_conversation_is_exported_as_json_and_as_markdown(site, open_tab):
     tab = open_tab(talk(site, "rivers", "Be brief.", "Which?", "The **Danube**."))
     tab.wait("document.querySelector('#export-json').href")
     links = [tab.run(f"document.querySelector('#export-{form}').href") for form in FORMS]
-    as_json, as_markdown = (httpx.get(link) for link in links)
+    as_json, as_markdown = (httpx.get(link, timeout=60) for link in links)
     assert all(
         "attachment" in answer.headers["content-disposition"] for answer in (as_json, as_markdown)
     )

@@ -22,19 +22,19 @@ def person(start_command, scripted, tmp_path):
 def test_a_session_s_socket_is_for_pages_of_the_same_host_and_port(person):
     url, address, cookie = person
     headers = {"cookie": cookie}
-    with connect(address, origin=url, additional_headers=headers) as socket:
-        assert '"stats"' in socket.recv(timeout=30)
+    with connect(address, open_timeout=60, origin=url, additional_headers=headers) as socket:
+        assert '"stats"' in socket.recv(timeout=60)
     for origin in (None, "http://127.0.0.1:1", "https://evil.example", "null"):
         with (
             pytest.raises(InvalidStatus) as caught,
-            connect(address, origin=origin, additional_headers=headers),
+            connect(address, open_timeout=60, origin=origin, additional_headers=headers),
         ):
             pass
         assert caught.value.response.status_code == 403, origin
     for wrong in ("zse-session=x", cookie[:-1], cookie.upper()):
         with (
             pytest.raises(InvalidStatus) as caught,
-            connect(address, origin=url, additional_headers={"cookie": wrong}),
+            connect(address, open_timeout=60, origin=url, additional_headers={"cookie": wrong}),
         ):
             pass
         assert caught.value.response.status_code == 401
@@ -42,18 +42,18 @@ def test_a_session_s_socket_is_for_pages_of_the_same_host_and_port(person):
 
 def until_it_closes(socket):
     for _ in range(100):
-        socket.recv(timeout=30)
+        socket.recv(timeout=60)
 
 
 def test_statistics_end_when_the_key_is_revoked(person):
     url, address, _ = person
     admin = {"authorization": f"Bearer {ADMIN}"}
     asked = {"name": "viewer", "scope": "metrics"}
-    secret = httpx.post(f"{url}/api/keys", json=asked, headers=admin).json()["key"]
+    secret = httpx.post(f"{url}/api/keys", json=asked, headers=admin, timeout=60).json()["key"]
     viewer = {"authorization": f"Bearer {secret}"}
-    with connect(f"{address}?interval=0.5", additional_headers=viewer) as socket:
-        assert '"stats"' in socket.recv(timeout=30)
-        assert httpx.delete(f"{url}/api/keys/viewer", headers=admin).is_success
+    with connect(f"{address}?interval=0.5", open_timeout=60, additional_headers=viewer) as socket:
+        assert '"stats"' in socket.recv(timeout=60)
+        assert httpx.delete(f"{url}/api/keys/viewer", headers=admin, timeout=60).is_success
         with pytest.raises(ConnectionClosed) as caught:
             until_it_closes(socket)
     assert caught.value.rcvd.code == 1008
