@@ -1,7 +1,9 @@
 """Who looks after deadlines of connections, and what it makes of time in which it did not run."""
 
 import asyncio
-import time
+from types import SimpleNamespace
+
+import pytest
 
 from zse.serve.http.door import Door
 from zse.server_options import HTTPOptions
@@ -16,37 +18,26 @@ class Visitor:
     def check(self, now):
         self.looks.append(now)
 
-    def turn_away(self):
-        raise AssertionError("there was room")
 
-    retire = turn_away
-
-
-def test_a_door_that_did_not_run_lets_what_came_be_read_before_it_judges():
-    async def sleep_through_deadlines():
-        door, visitor = Door(HTTPOptions(read_timeout=0.2)), Visitor()
-        assert door.enter(visitor)
-        time.sleep(0.5)  # as a process that is stopped
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert door._has_slept
-        assert not visitor.looks
-        while not visitor.looks:
-            await asyncio.sleep(0.01)
-        door.leave(visitor)
-
-    asyncio.run(sleep_through_deadlines())
-
-
-def test_a_door_that_is_always_late_judges_every_second_time():
-    async def be_late():
-        door, visitor = Door(HTTPOptions(read_timeout=0.2)), Visitor()
+@pytest.mark.parametrize(
+    ("late_seconds", "num_looks"),
+    [
+        ([0.0, 0.01, 0.0], [1, 2, 3]),
+        ([9.0, 0.0, 0.0], [0, 1, 2]),  # what came meanwhile is read before anybody is judged
+        ([9.0, 9.0, 9.0, 9.0], [0, 1, 1, 2]),  # who is always late judges all the same
+    ],
+    ids=["in time", "stopped for a while", "always late"],
+)
+def test_a_door_that_did_not_run_lets_what_came_be_read_before_it_judges(late_seconds, num_looks):
+    async def looks_of():
+        door, visitor = Door(HTTPOptions(read_timeout=1.0)), Visitor()
         door.enter(visitor)
-        for _ in range(6):
-            time.sleep(0.1)  # a loop with too much to do
-            for _ in range(3):
-                await asyncio.sleep(0)
-        assert len(visitor.looks) == 3
-        door.leave(visitor)
+        found = []
+        for seconds in late_seconds:
+            door._sweeper.cancel()
+            door._sweep(SimpleNamespace(time=lambda: door._due + seconds))  # noqa: B023
+            found.append(len(visitor.looks))
+        door._sweeper.cancel()
+        return found
 
-    asyncio.run(be_late())
+    assert asyncio.run(looks_of()) == num_looks
