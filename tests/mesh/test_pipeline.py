@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from mesh_requests import all_ready, requests_of, until
 
-from zse.engine.drafting.opening import speculator_of_texts
+from zse.engine.drafting.speculator import Speculator
+from zse.engine.drafting.suffix_drafter import SuffixDrafter
 from zse.mesh.membership import Standing
 
 
@@ -34,11 +37,16 @@ def test_a_node_that_is_gone_costs_no_token(make_mesh, alone, lost):
     assert lost not in {duty.node for duty in mesh.front.duties}
 
 
+def speculator():
+    """Every step takes as long for it, so that guesses pay however busy this machine is."""
+    return Speculator(SuffixDrafter(), count().__next__)
+
+
 @pytest.mark.parametrize("lost", ["", "n1"])
 def test_guesses_are_checked_by_all_stages_in_one_step_and_change_no_token(make_mesh, alone, lost):
     requests = [([5, 6, 7, 8] * 6, {"max_tokens": 60})]
     mesh = make_mesh(3)
-    answers = mesh.join(begin_speculation=speculator_of_texts)
+    answers = mesh.join(begin_speculation=speculator)
     for prompt, params in requests:
         answers.ask(prompt, **params)
     answers.run(steps=12)
