@@ -59,7 +59,7 @@ def add(
     given: dict[str, Any],
     as_json: Json = False,
 ) -> None:
-    """Compute a prompt on this machine and store the result (its KV) in FILE.
+    """Compute a prompt here and store its KV in FILE.
 
     Servers can use it on the same kind of device (CPU or GPU) and with the same --kv-dtype. A
     file can hold one for each; a server takes the one that fits.

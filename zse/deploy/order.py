@@ -173,6 +173,11 @@ class Order:
         return self.gpu != NO_GPU
 
     @property
+    def names_gpu(self) -> bool:
+        """Whether a GPU is asked for by its name. Tables of targets ask: [cannot.names_gpu]."""
+        return self.has_gpu and bool(self.gpu)
+
+    @property
     def is_mounted(self) -> bool:
         return bool(self.volume or self.bucket)
 

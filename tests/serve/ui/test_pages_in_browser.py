@@ -138,7 +138,7 @@ def test_the_second_key_is_no_admins_unless_one_says_so_and_all_of_it_is_undone(
     child.wait_for_line("ready")
     tab = open_tab(f"{child.url}/keys", PHONE)
     tab.accept_questions()
-    tab.wait_for("The first one administers")
+    tab.wait_for("The first one is an admin's")
     for name in ("boss", "app"):  # by keyboard alone
         tab.run("document.querySelector('.skip').focus()")
         tab.tab_to("[name=name]")
