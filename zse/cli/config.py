@@ -56,7 +56,7 @@ def show(
 
 @app.command("path")
 def path(as_json: Json = False) -> None:
-    """Show the settings files that are read here; later ones override earlier ones."""
+    """Show the settings files that are read here, the one that wins last."""
     files = [str(file.absolute()) for file in settings_files()]
     if as_json:
         typer.echo(json.dumps(files))

@@ -139,7 +139,7 @@ def start(
         str, Option(metavar="NAME", help="What computes: cpu, cuda, or cuda:N for one GPU of many.")
     ] = "cpu",
 ) -> int:
-    """Start a node, which computes the layers that a front end assigns to it.
+    """Start a node, to compute the layers that it is assigned.
 
     A front end is `zse serve --mesh`. The first line on stdout says where the node listens. It
     reads ZSE_MESH_SECRET. Without a front end it holds no weights; when one leaves, it waits
