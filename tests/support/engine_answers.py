@@ -9,8 +9,13 @@ import transformers
 from family_shapes import SHAPE
 
 from zse.engine.request import Request, SamplingParams
+from zse.format import ZSEReader
+from zse.text.grammar import spec as forms
+from zse.text.grammar.compile import GrammarCompiler
+from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import TypeAlias
 
     from zse.engine.core import EngineCore
@@ -70,3 +75,33 @@ def told_answers(core: EngineCore, requests: list[Request]) -> Told:
             found.setdefault((event.request_id, event.index), []).append(told)
         core.check_consistency()
     return found
+
+
+def requests_with_one_beginning(**params: Any) -> list[Request]:
+    """Return three requests whose prompts begin with the same 20 tokens."""
+    shared = [5, 6, 7, 8] * 5
+    return [
+        Request(
+            request_id=str(index),
+            prompt_token_ids=[*shared, *range(9, 9 + index)],
+            params=SamplingParams(**params),
+        )
+        for index in range(3)
+    ]
+
+
+def form_compiler(path: Path) -> GrammarCompiler:
+    """Return the compiler of grammars for a file of 258 tokens."""
+    with ZSEReader(path) as reader:
+        tokenizer = load_tokenizer(reader)
+    return GrammarCompiler(tokenizer, vocab_size=258, end_token_ids=tokenizer.eos_ids)
+
+
+def request_in_a_form(compiler: GrammarCompiler, num_tokens: int) -> Request:
+    """Return a request whose answer repeats words and numbers."""
+    return Request(
+        request_id="a",
+        prompt_token_ids=list(b"abc12,abc12,abc12,"),
+        params=SamplingParams(temperature=0.0, max_tokens=num_tokens),
+        grammar=compiler.compile(forms.regex("([a-f]+[0-9]{2},){2,9}")),
+    )

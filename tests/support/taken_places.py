@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zse.backends import ModelLoad
 from zse.backends.gpu.arrival import Arrival
@@ -15,6 +15,19 @@ from zse.options import load_options
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+SHAPE: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 72,
+    "max_position": 64,
+    "tie_word_embeddings": False,
+}
+PROMPT = [5, 17, 70, 33]
 
 
 def takes_over(runner: ModelRunner, path: Path) -> tuple[ModelRunner, int]:

@@ -10,7 +10,7 @@ from interpreted_runner import open_runner
 from logits import as_tensor
 from random_files import write_random_file
 from shared_interpreted_gpu import SharedInterpretedGpu
-from taken_places import takes_over
+from taken_places import PROMPT, SHAPE, takes_over
 
 from zse.format import ZSEReader
 from zse.server_options import PeerOptions
@@ -21,19 +21,6 @@ from zse.stream.placement import WholeFile
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SHAPE = {
-    "num_layers": 2,
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_heads": 2,
-    "num_kv_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 72,
-    "max_position": 64,
-    "tie_word_embeddings": False,
-}
-PROMPT = [5, 17, 70, 33]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from interpreted_runner import open_runner
 from logits import as_tensor
 from random_files import write_random_file
-from taken_places import takes_over
+from taken_places import PROMPT, SHAPE, takes_over
 
 from zse.backends import ModelLoad
 from zse.backends.gpu.arrival import Arrival
@@ -24,19 +24,6 @@ from zse.options import load_options
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SHAPE = {
-    "num_layers": 2,
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_heads": 2,
-    "num_kv_heads": 1,
-    "head_dim": 64,
-    "vocab_size": 72,
-    "max_position": 64,
-    "tie_word_embeddings": False,
-}
-PROMPT = [5, 17, 70, 33]
 
 
 @pytest.fixture

@@ -8,7 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_answers import told_answers
+from engine_answers import (
+    form_compiler,
+    request_in_a_form,
+    requests_with_one_beginning,
+    told_answers,
+)
 from known_answers import KnownAnswers
 from model_pairs import make_pair
 
@@ -17,13 +22,9 @@ from zse.engine.core import EngineCore
 from zse.engine.drafting.speculator import Speculator
 from zse.engine.loading import make_core
 from zse.engine.request import Request, SamplingParams
-from zse.format import ZSEReader
 from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
-from zse.text.grammar import spec as forms
-from zse.text.grammar.compile import GrammarCompiler
-from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,15 +142,10 @@ def test_preemptions_and_short_steps_change_nothing_either(random_zse: Path) -> 
 
 
 def test_an_answer_in_a_form_is_the_same_with_drafts(random_zse: Path) -> None:
-    with ZSEReader(random_zse) as reader:
-        tokenizer = load_tokenizer(reader)
-    compiler = GrammarCompiler(tokenizer, vocab_size=258, end_token_ids=tokenizer.eos_ids)
+    compiler = form_compiler(random_zse)
 
     def requests() -> list[Request]:
-        params = SamplingParams(temperature=0.0, max_tokens=50)
-        form = compiler.compile(forms.regex("([a-f]+[0-9]{2},){2,9}"))
-        prompt = list(b"abc12,abc12,abc12,")
-        return [Request(request_id="a", prompt_token_ids=prompt, params=params, grammar=form)]
+        return [request_in_a_form(compiler, 50)]
 
     stats_of_equal(random_zse, {"device": "cpu"}, requests)
 
@@ -210,15 +206,7 @@ def test_states_are_those_behind_the_drafts_that_stood(
 
     def requests() -> list[Request]:
         params = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, "logprobs": 2}
-        shared = [5, 6, 7, 8] * 5
-        return [
-            Request(
-                request_id=str(index),
-                prompt_token_ids=[*shared, *range(9, 9 + index)],
-                params=SamplingParams(**params | WAYS[way]),
-            )
-            for index in range(3)
-        ]
+        return requests_with_one_beginning(**params | WAYS[way])
 
     sizes = {"block_size": 4, "max_sequences": 3, "max_batch_tokens": 24}
     stats_of_equal(pair.path, device, requests, **sizes)

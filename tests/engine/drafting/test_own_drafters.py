@@ -8,7 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_answers import told_answers
+from engine_answers import (
+    form_compiler,
+    request_in_a_form,
+    requests_with_one_beginning,
+    told_answers,
+)
 from guessing_models import make_guessing_model
 from model_pairs import make_pair
 
@@ -17,14 +22,10 @@ from zse.engine.core import EngineCore
 from zse.engine.drafting.choosing import speculation_of
 from zse.engine.drafting.opening import collector_of, drafter_of_head, drafter_of_layers
 from zse.engine.drafting.speculator import Speculator
-from zse.engine.request import Request, SamplingParams
 from zse.format.reader import ZSEReader
 from zse.models.runner import load_runner
 from zse.options import load_options
 from zse.settings import load_settings
-from zse.text.grammar import spec as forms
-from zse.text.grammar.compile import GrammarCompiler
-from zse.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from guessing_models import GuessingModel
 
+    from zse.engine.request import Request
     from zse.engine.stats import EngineStats
 
 __all__ = ["make_pair"]
@@ -62,15 +64,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Guessi
 
 def requests_in(way: str, num_tokens: int = 30) -> list[Request]:
     params: dict[str, Any] = {"temperature": 0.0, "max_tokens": num_tokens, "ignore_eos": True}
-    shared = [5, 6, 7, 8] * 5
-    return [
-        Request(
-            request_id=str(index),
-            prompt_token_ids=[*shared, *range(9, 9 + index)],
-            params=SamplingParams(**params | WAYS[way]),
-        )
-        for index in range(3)
-    ]
+    return requests_with_one_beginning(**params | WAYS[way])
 
 
 class Opened:
@@ -202,15 +196,10 @@ def test_the_options_open_who_guesses(
 
 
 def test_answers_in_a_form_are_the_same_with_first_layers(random_zse: Path) -> None:
-    with ZSEReader(random_zse) as reader:
-        tokenizer = load_tokenizer(reader)
-    compiler = GrammarCompiler(tokenizer, vocab_size=258, end_token_ids=tokenizer.eos_ids)
+    compiler = form_compiler(random_zse)
 
     def requests() -> list[Request]:
-        params = SamplingParams(temperature=0.0, max_tokens=30)
-        form = compiler.compile(forms.regex("([a-f]+[0-9]{2},){2,9}"))
-        prompt = list(b"abc12,abc12,abc12,")
-        return [Request(request_id="a", prompt_token_ids=prompt, params=params, grammar=form)]
+        return [request_in_a_form(compiler, 30)]
 
     stats = stats_of_equal(random_zse, "early-exit", requests, num_layers=1)
     assert stats.speculation.draft_tokens > 0
