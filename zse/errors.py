@@ -223,6 +223,10 @@ class DeviceError(ZSEError):
     http_status = 503
 
 
+class RankError(DeviceError):
+    """One of the processes that compute a model together ended, stopped or failed: all end."""
+
+
 # --- mesh ---------------------------------------------------------------------------------------
 
 

@@ -26,8 +26,9 @@ LOAD = {"device": "cpu", "threads": 1, "num_blocks": 64, "block_size": 8, "max_s
         "deterministic": True, "speculate": "off"}  # fmt: skip
 
 
-def facts_of(name):
-    return Facts(name, 1 << 30, 1e9, 1, __version__, "a test")
+def facts_of(name, devices=None):
+    shares = (1,) if devices is None else devices.shares
+    return Facts(name, 1 << 30, 1e9, 1, __version__, "a test", shares)
 
 
 class Answers:
@@ -62,17 +63,18 @@ class Answers:
 class TestMesh:
     __test__ = False
 
-    def __init__(self, num_nodes):
+    def __init__(self, num_nodes, devices=None):
         self.settings = load_settings()
         self.nodes = {}
         for number in range(num_nodes):
-            self.add(f"n{number}")
+            self.add(f"n{number}", devices=devices)
         self.reader = open_file("tiny", load_options(**LOAD), self.settings)
         self.answers = None
 
-    def add(self, name, port=0, version=__version__):
+    def add(self, name, port=0, version=__version__, devices=None):
         setup = NodeSetup(name=name, secret=SECRET, port=port)
-        node = Node(setup, lambda: facts_of(name), opener(self.settings, threads=1))
+        opens = opener(self.settings, threads=1, devices=devices)
+        node = Node(setup, lambda: facts_of(name, devices), opens)
         node._own = Introduction(name, "node", version)
         self.nodes[name] = node.start()
         return node
@@ -116,8 +118,8 @@ class TestMesh:
 def make_mesh():
     meshes = []
 
-    def make(num_nodes):
-        meshes.append(TestMesh(num_nodes))
+    def make(num_nodes, **options):
+        meshes.append(TestMesh(num_nodes, **options))
         return meshes[-1]
 
     yield make

@@ -13,12 +13,17 @@ from range_server import serving
 from zse.engine.opening import open_file
 from zse.errors import DeviceError, MeshError
 from zse.mesh import opening, probe
+from zse.mesh.devices import NodeDevices
 from zse.mesh.messages import AskOpen
 from zse.mesh.opening import digest_of, kind_of, opener, shared_options
 from zse.options import load_options
 from zse.settings import load_settings
 
 LOAD: dict[str, Any] = {"device": "cpu", "num_blocks": 8, "max_sequences": 2, "max_context": 64}
+
+
+def gpu(number: int) -> NodeDevices:
+    return NodeDevices(names=(f"cuda:{number}",))
 
 
 def ask(kind: str = "") -> AskOpen:
@@ -47,13 +52,13 @@ def test_a_node_takes_kernels_and_memory_as_its_own_settings_say(
     monkeypatch.setenv("ZSE_VRAM_GIB", "7.5")
     seen = []
 
-    def opened(_reader: Any, _spec: Any, _stage: Any, options: Any, _settings: Any) -> Any:
+    def opened(_reader: Any, _layers: Any, options: Any, *_: Any) -> Any:
         seen.append(options.device)
         raise DeviceError("seen")
 
-    monkeypatch.setattr(opening, "open_on_gpu", opened)
+    monkeypatch.setattr(opening, "open_on", opened)
     with pytest.raises(DeviceError, match="seen"):
-        opener(load_settings(), device="cuda:1")(ask())
+        opener(load_settings(), devices=gpu(1))(ask())
     assert (seen[0].name, seen[0].kernels) == ("cuda:1", "/packs/of/this/node.zkp")
     assert seen[0].vram_gib == 7.5
 
@@ -79,7 +84,7 @@ def test_a_node_with_a_gpu_has_the_whole_file_on_its_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server on a GPU would be fed from the store: a stage is read in place."""
-    monkeypatch.setattr(opening, "open_on_gpu", lambda *parts: parts[3])
+    monkeypatch.setattr(opening, "open_on", lambda *parts: parts[2])
     seen = []
 
     def opened(name: Any, options: Any, settings: Any) -> Any:
@@ -88,7 +93,7 @@ def test_a_node_with_a_gpu_has_the_whole_file_on_its_machine(
 
     monkeypatch.setattr(opening, "open_file", opened)
     monkeypatch.setattr(opening, "kind_of", lambda part: part.device.name)
-    assert opener(load_settings(), device="cuda:1")(ask()).device.name == "cuda:1"
+    assert opener(load_settings(), devices=gpu(1))(ask()).device.name == "cuda:1"
     assert seen == ["cpu"]
 
 
@@ -110,11 +115,11 @@ def gpus(*problems: DeviceError | None) -> Any:
 
 def test_a_node_with_a_gpu_says_what_that_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "survey_cuda", gpus(None, None))
-    facts = probe.facts_of_machine("n", device="cuda:1")
+    facts = probe.facts_of_machine("n", devices=gpu(1))
     assert facts.device == "H200 (cuda:1)"
     assert facts.memory_bytes == int((100 << 30) * 0.8)
     assert 1e12 < facts.bytes_per_second < 4.8e12
-    assert probe.facts_of_machine("n", 5 << 30, "cuda").memory_bytes == 5 << 30
+    assert probe.facts_of_machine("n", 5 << 30, gpu(0)).memory_bytes == 5 << 30
 
 
 def test_a_gpu_that_is_not_there_or_cannot_be_used_makes_no_node(
@@ -122,9 +127,9 @@ def test_a_gpu_that_is_not_there_or_cannot_be_used_makes_no_node(
 ) -> None:
     monkeypatch.setattr(probe, "survey_cuda", gpus(DeviceError("it is lost")))
     with pytest.raises(DeviceError, match="GPU 0 cannot be a node of a mesh: it is lost"):
-        probe.facts_of_machine("n", device="cuda")
+        probe.facts_of_machine("n", devices=gpu(0))
     with pytest.raises(DeviceError, match="GPU 3 cannot be a node of a mesh: there is none"):
-        probe.facts_of_machine("n", device="cuda:3")
+        probe.facts_of_machine("n", devices=gpu(3))
 
 
 def test_a_machine_that_stands_still_half_of_the_time_is_half_as_fast() -> None:

@@ -136,8 +136,18 @@ def start(
     ] = 0.0,
     threads: Annotated[int, Option(min=0, help="Threads that compute.  [as many as are good]")] = 0,
     device: Annotated[
-        str, Option(metavar="NAME", help="What computes: cpu, cuda, or cuda:N for one GPU of many.")
+        str,
+        Option(metavar="NAME", help="What computes: cpu, cuda for all GPUs, or cuda:N for one."),
     ] = "cpu",
+    tensor_parallel: Annotated[
+        int,
+        Option(
+            min=0,
+            max=16,
+            help="GPUs that share each layer; on a CPU, processes.  [as many as the plan says]",
+        ),
+    ] = 0,
+    gpus: Annotated[str, Option(metavar="N,N", help="The GPUs that compute.  [of --device]")] = "",
 ) -> int:
     """Start a node, to compute the layers that it is assigned.
 
@@ -161,6 +171,8 @@ def start(
             memory_gib=memory_gib,
             threads=threads,
             device=device,
+            tensor_parallel=tensor_parallel,
+            gpus=gpus,
         ),
         typer.echo,
     )

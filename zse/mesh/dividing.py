@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 
 from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import kv_block_bytes, whole_groups
-from zse.errors import MeshError, NoPlanError, needing
+from zse.backends.ranks import Share
+from zse.errors import MeshError, NoPlanError, UsageError, needing
 from zse.mesh.codecs import Codec, best_codec, codec_named
 from zse.mesh.duties import Duty
 from zse.mesh.facts import LinkFacts, MeshFacts, NodeFacts
 from zse.mesh.messages import AskLook, Look
+from zse.models.share import share_of
 from zse.models.work import work_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from zse.format.model_file import ModelFile
     from zse.mesh.joining import MeshSetup
     from zse.mesh.partition import Goal, Plan
@@ -43,10 +47,10 @@ def divide(
     lossy = codec_named(setup.activations)
     is_measured = setup.split == "auto" or lossy is not Codec.RAW
     links = _links(peers, _LOOK_BYTES if is_measured else 0)
-    facts = MeshFacts(nodes=tuple(_node(peer) for peer in peers), links=links)
+    nodes = tuple(_node(peer, _possible_shares(reader, spec, peer)) for peer in peers)
+    facts = MeshFacts(nodes=nodes, links=links)
     if setup.split == "even":
-        ends = _even(len(spec.layers), len(peers))
-        chain = [(number, end) for number, end in enumerate(ends)]
+        chain = _with_all_devices(facts, enumerate(_even(len(spec.layers), len(peers))))
     else:
         streams = options.batch.max_sequences
         work = work_of(
@@ -56,19 +60,47 @@ def divide(
             context_tokens=options.batch.max_context,
         )
         if setup.split == "memory":
-            chain = _by_memory(facts, work)
+            chain = _with_all_devices(facts, _by_memory(facts, work))
         else:
             plan = _best_plan(facts, work, lossy)
-            chain = [(stage.node, stage.end_layer) for stage in plan.stages]
+            chain = [(stage.node, stage.end_layer, stage.devices) for stage in plan.stages]
     duties, codecs, first = [], [], 0
-    for place, (number, end) in enumerate(chain):
-        duties.append(Duty(first_layer=first, end_layer=end, node=peers[number].name))
+    for place, (number, end, devices) in enumerate(chain):
+        node = peers[number].name
+        duties.append(Duty(first_layer=first, end_layer=end, node=node, devices=devices))
         link = facts.link(chain[place - 1][0], number) if place else LinkFacts()
         # Many rows at once are what a form is chosen for: prompts, and steps of all streams.
         rows = options.batch.max_sequences
         codecs.append(best_codec(link, rows, spec.hidden_size, lossy) if place else Codec.RAW)
         first = end
     return tuple(duties), codecs
+
+
+def _possible_shares(reader: ModelFile, spec: ModelSpec, peer: Peer) -> tuple[int, ...]:
+    """Return how many devices of a node may share a layer of this model.
+
+    Raises:
+        UsageError: It computes with numbers of them alone that the model cannot be divided by.
+    """
+    assert peer.facts is not None
+    tensors, problems, found = reader.header.loaded().tensors, list[UsageError](), list[int]()
+    for count in peer.facts.shares:
+        try:
+            if count > 1:
+                share_of(spec, tensors, Share(rank=count - 1, ranks=count))
+            found.append(count)
+        except UsageError as error:
+            problems.append(error)
+    if not found:
+        raise UsageError(f"node {peer.name}: {problems[0]}", hint=problems[0].hint)
+    return tuple(found)
+
+
+def _with_all_devices(
+    facts: MeshFacts, chain: Iterable[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return a chain in which each layer is shared by as many devices of its node as can."""
+    return [(number, end, max(facts.nodes[number].possible_shares)) for number, end in chain]
 
 
 def _by_memory(facts: MeshFacts, work: ModelWork) -> list[tuple[int, int]]:
@@ -100,12 +132,15 @@ def _even(layers: int, nodes: int) -> list[int]:
     return [layers * (place + 1) // count for place in range(count)]
 
 
-def _node(peer: Peer) -> NodeFacts:
+def _node(peer: Peer, shares: tuple[int, ...]) -> NodeFacts:
     assert peer.facts is not None
     return NodeFacts(
         name=peer.name,
         memory_bytes=peer.facts.memory_bytes,
         bytes_per_second=max(peer.facts.bytes_per_second, 1.0),
+        devices=max(shares),
+        all_reduce_seconds=peer.facts.sums_seconds,
+        shares=shares,
     )
 
 
@@ -133,21 +168,26 @@ def _look(peer: Peer, other: Peer, probe_bytes: int) -> LinkFacts:
 
 
 def num_blocks_of(
-    spec: ModelSpec, options: LoadOptions, duties: tuple[Duty, ...], peers: list[Peer]
+    reader: ModelFile,
+    spec: ModelSpec,
+    options: LoadOptions,
+    duties: tuple[Duty, ...],
+    peers: list[Peer],
 ) -> int:
     """Return the blocks that every stage has room for, with those of another it may stand by for.
 
     A quarter of a node's memory, half of it for its own stage.
     """
-    groups = whole_groups(spec)
-    dtypes = dtypes_of(spec, options.cache.kv_dtype)
-    size = kv_block_bytes(spec, groups, options.cache.block_size, dtypes)[0]
     layers = len(spec.layers)
+    sizes = {
+        devices: _block_bytes(reader, spec, options, devices)
+        for devices in {duty.devices for duty in duties}
+    }
     full = -(-options.batch.max_context // options.cache.block_size)
     most = full * min(options.batch.max_sequences, _SEQUENCES)
     memory = {peer.name: peer.facts.memory_bytes for peer in peers if peer.facts}
     for duty in duties:
-        each = max(1, size * (duty.end_layer - duty.first_layer) // layers)
+        each = max(1, sizes[duty.devices] * (duty.end_layer - duty.first_layer) // layers)
         asked = options.cache.kv_bytes // layers * (duty.end_layer - duty.first_layer)
         most = min(most, (asked or memory[duty.node] // 8) // each)
     if most < 1:
@@ -156,3 +196,11 @@ def num_blocks_of(
             hint="Give it more memory, or ask for a shorter context.",
         )
     return most
+
+
+def _block_bytes(reader: ModelFile, spec: ModelSpec, options: LoadOptions, devices: int) -> int:
+    """Return the bytes of a block of all layers on each of the devices that share them."""
+    if devices > 1:
+        spec = share_of(spec, reader.header.loaded().tensors, Share(rank=0, ranks=devices)).spec
+    dtypes = dtypes_of(spec, options.cache.kv_dtype)
+    return kv_block_bytes(spec, whole_groups(spec), options.cache.block_size, dtypes)[0]

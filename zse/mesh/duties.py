@@ -20,6 +20,8 @@ class Duty:
     node: str
     standby: str = ""
     """Empty: nobody, yet."""
+    devices: int = 1
+    """Of a node that share each of the layers."""
 
     @property
     def layers(self) -> tuple[int, int]:

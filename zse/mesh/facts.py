@@ -38,6 +38,13 @@ class NodeFacts:
     """GPUs of this host that can share each layer (tensor parallel)."""
     all_reduce_seconds: float = 2e-5
     """Of one layer, where several devices share it."""
+    shares: tuple[int, ...] = ()
+    """How many of the devices may share a layer; empty: each number that divides theirs."""
+
+    @property
+    def possible_shares(self) -> tuple[int, ...]:
+        counts = range(1, self.devices + 1)
+        return self.shares or tuple(count for count in counts if self.devices % count == 0)
 
 
 @record

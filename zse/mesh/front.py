@@ -368,6 +368,7 @@ class Front:
                         "end_layer": duty.end_layer,
                         "node": duty.node,
                         "standby": duty.standby,
+                        "devices": duty.devices,
                         "standby_ready": duty.layers in self._ready(),
                     }
                     for duty in duties

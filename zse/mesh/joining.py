@@ -80,7 +80,8 @@ def join_mesh(reader: ModelFile, model: str, options: LoadOptions, setup: MeshSe
         raise
     front.begin(opened.duties, opened.codecs, opened.opens)
     for duty in opened.duties:
-        _LOG.info("layers %d to %d: %s", duty.first_layer, duty.end_layer - 1, duty.node)
+        shared = f", shared by {duty.devices} devices" if duty.devices > 1 else ""
+        _LOG.info("layers %d to %d: %s%s", duty.first_layer, duty.end_layer - 1, duty.node, shared)
     return MeshRunner(
         front,
         spec,
@@ -103,7 +104,7 @@ class _Opens:
 
     def __call__(self, duty: Duty) -> AskOpen:
         kind = self.kinds.get(duty.layers, "")
-        return AskOpen(self.model, self.digest, duty.first_layer, duty.end_layer, self.shared, kind)
+        return AskOpen(self.model, self.digest, *duty.layers, self.shared, kind, duty.devices)
 
 
 @record
@@ -128,7 +129,7 @@ def _open_on_nodes(
     peers, digest = _gather(front, setup), digest_of(reader)
     while True:
         duties, codecs = divide(reader, spec, options, setup, peers)
-        num_blocks = options.cache.num_blocks or num_blocks_of(spec, options, duties, peers)
+        num_blocks = options.cache.num_blocks or num_blocks_of(reader, spec, options, duties, peers)
         opens = _Opens(
             model=model, digest=digest, shared=shared_options(options, num_blocks), kinds={}
         )

@@ -102,10 +102,16 @@ class Facts(msgspec.Struct):
 
     name: str
     memory_bytes: int
+    """That a mesh may have of each device."""
     bytes_per_second: float
+    """At which each device reads weights."""
     cores: int
     version: str
     device: str
+    shares: tuple[int, ...] = (1,)
+    """How many of its devices may share each layer."""
+    sums_seconds: float = 0.0
+    """That a layer takes longer for it."""
 
 
 class AskLook(Ask, tag="look"):
@@ -135,6 +141,12 @@ class AskOpen(Ask, tag="open"):
     """What decides bits and blocks: the fields of ``zse.options.LoadFields``."""
     kind: str = ""
     """Of who computes the stage that it is to stand by for; empty: it is the first."""
+    devices: int = 1
+    """That share each of the layers."""
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        return self.first_layer, self.end_layer
 
 
 class AskClose(Ask, tag="close"):

@@ -120,13 +120,23 @@ class Node:
     def _work(self) -> None:
         from zse.mesh.worker import Worker
 
-        self._worker = Worker(self.name, self._outgoing, self._tell_front)
+        self._worker = Worker(self.name, self._outgoing, self._tell_front, self._fall)
         self._worker.run(self._tasks)
 
     def _tell_front(self, frame: Frame) -> None:
         front = self._front
         if front is not None:
             front.send(frame)
+
+    def _fall(self, reason: str) -> None:
+        """Be lost for the front end, as if this process had ended: it calls again, and begins anew.
+
+        What else was computed or kept here goes, too; others have it, as they would have then.
+        """
+        _LOG.error("%s: all stages of this node are given up", reason)
+        front = self._front
+        if front is not None:
+            front.close(reason)
 
     # --- connections ---------------------------------------------------------------------------
 

@@ -5,34 +5,26 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zse.backends import ModelLoad, create_backend
-from zse.backends.cpu.stage import CPUStage
-from zse.backends.ranks import HostEdges, RankPart
-from zse.device.open import runs_on_gpu
 from zse.engine.opening import open_file
 from zse.errors import MeshError, UnsupportedModelError
 from zse.failures import deliberate
 from zse.format.reader import ZSEReader
-from zse.kernels.native.library import load as load_library
-from zse.models.decoder import forward_of
-from zse.models.runner import spec_of
-from zse.models.stage import stage_of
-from zse.models.stage_share import stage_share, whole_share
+from zse.mesh.devices import NodeDevices
+from zse.mesh.stage_parts import open_part
 from zse.option import with_values
 from zse.options import load_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from zse.backends.gpu.stage import GPUStage
     from zse.format.model_file import ModelFile
     from zse.mesh.messages import AskOpen
-    from zse.models.spec import ModelSpec
-    from zse.models.stage import StageSpec
+    from zse.mesh.shared_stage import SharedStage
+    from zse.mesh.stage_parts import StagePart
     from zse.options import LoadOptions
     from zse.settings import Settings
 
-AnyStage: TypeAlias = "CPUStage | GPUStage"
+AnyStage: TypeAlias = "StagePart | SharedStage"
 _SAME_EVERYWHERE = (
     *("kv_dtype", "block_size", "exact_activations", "deterministic", "prefill_precision"),
     *("max_context", "max_sequences", "max_batch_tokens"),
@@ -60,7 +52,11 @@ def shared_options(options: LoadOptions, num_blocks: int) -> dict[str, Any]:
 
 
 def opener(
-    settings: Settings, *, model: str = "", threads: int = 0, device: str = "cpu"
+    settings: Settings,
+    *,
+    model: str = "",
+    threads: int = 0,
+    devices: NodeDevices | None = None,
 ) -> Callable[[AskOpen], AnyStage]:
     """Return what opens stages on this node.
 
@@ -68,10 +64,11 @@ def opener(
         settings: Of this node.
         model: Where its copy of the model is, whatever the front calls it; empty: as the front.
         threads: That compute on a CPU; 0: as many as are good.
-        device: ``cpu`` or ``cuda[:N]``.
+        devices: What computes; None: the processor.
     """
-    here = settings.serve.load.device
-    own = {name: getattr(here, name) for name in _OWN}
+    here, owned = settings.serve.load, devices or NodeDevices()
+    own = {name: getattr(here.device, name) for name in _OWN}
+    own["rank_timeout_seconds"] = here.ranks.timeout_seconds
 
     def open_stage(ask: AskOpen) -> AnyStage:
         try:
@@ -83,26 +80,13 @@ def opener(
         unknown = set(ask.options) - {*_SAME_EVERYWHERE, "num_blocks"}
         if unknown:
             raise MeshError(f"a front asks for options that are not known: {sorted(unknown)}")
+        names = owned.first(ask.devices)
         options = load_options(**ask.options)
-        options = with_values(options, {**own, "device": device, "threads": threads})
+        options = with_values(options, {**own, "device": names[0], "threads": threads})
         # All of it lies here, whatever computes: a stage is read in place, not as it arrives.
         reader = open_file(model or ask.model, with_values(options, {"device": "cpu"}), settings)
         try:
-            if not isinstance(reader, ZSEReader):
-                raise UnsupportedModelError(f"{reader.path} is no file of this machine")
-            if (found := digest_of(reader)) != ask.digest:
-                raise MeshError(
-                    f"{reader.path} has other weights than the front's file: "
-                    f"{found[:12]}, expected {ask.digest[:12]}",
-                    hint="Copy the file to this node, or name the right one with --model.",
-                )
-            spec = spec_of(reader)
-            spec = spec.within(options.batch.max_context or spec.max_position)
-            stage = stage_of(spec, ask.first_layer, ask.end_layer)
-            if runs_on_gpu(device):
-                opened = open_on_gpu(reader, spec, stage, options, settings)
-            else:
-                opened = _Owned(reader, stage, options)
+            opened = open_on(_checked(reader, ask.digest), ask.layers, options, names, settings)
         except BaseException:
             reader.close()
             raise
@@ -117,6 +101,34 @@ def opener(
     return open_stage
 
 
+def open_on(
+    reader: ZSEReader,
+    layers: tuple[int, int],
+    options: LoadOptions,
+    devices: Sequence[str],
+    settings: Settings,
+) -> AnyStage:
+    """Return some layers on one device, or on several that share each of them."""
+    if len(devices) == 1:
+        return open_part(reader, layers, options, cache_dir=settings.cache_dir)
+    from zse.mesh.shared_stage import open_shared_stage
+
+    return open_shared_stage(reader, layers, options, devices, cache_dir=settings.cache_dir)
+
+
+def _checked(reader: ModelFile, digest: str) -> ZSEReader:
+    """Return a file that is the front's, too."""
+    if not isinstance(reader, ZSEReader):
+        raise UnsupportedModelError(f"{reader.path} is no file of this machine")
+    if (found := digest_of(reader)) != digest:
+        raise MeshError(
+            f"{reader.path} has other weights than the front's file: "
+            f"{found[:12]}, expected {digest[:12]}",
+            hint="Copy the file to this node, or name the right one with --model.",
+        )
+    return reader
+
+
 def kind_of(stage: AnyStage) -> str:
     """Return what two stages have in common of which one can go on with the other's work.
 
@@ -124,42 +136,3 @@ def kind_of(stage: AnyStage) -> str:
     another GPU, adds up in another order, and a text could go on as another one.
     """
     return f"{stage.layout} by {stage.computed_by}"
-
-
-def open_on_gpu(
-    reader: ZSEReader, spec: ModelSpec, stage: StageSpec, options: LoadOptions, settings: Settings
-) -> AnyStage:
-    """Return a stage on a GPU; the file is closed with it.
-
-    Raises:
-        DeviceError: The GPU is absent or too small.
-        UnsupportedModelError: It does not compute the model.
-    """
-    from zse.backends.gpu.backend import GPUBackend
-    from zse.backends.gpu.stage import AloneLink, GPUStage
-
-    share = stage_share(whole_share(spec), stage.first_layer, stage.end_layer)
-    part = RankPart(link=AloneLink(), spec=share.spec, cuts=share.cuts, edges=HostEdges())
-    load = ModelLoad(
-        reader=reader,
-        spec=share.spec,
-        part=part,
-        options=with_values(options, {"stream": "off"}),
-        forward=forward_of(share.spec),
-        cache_dir=settings.cache_dir,
-    )
-    backend = create_backend(load)
-    assert isinstance(backend, GPUBackend)
-    return GPUStage(stage, backend, load_library(), reader.close)
-
-
-class _Owned(CPUStage):
-    """A stage whose file is closed with it."""
-
-    def __init__(self, reader: ZSEReader, stage: StageSpec, options: LoadOptions) -> None:
-        self._reader = reader
-        super().__init__(reader, stage, options)
-
-    def close(self) -> None:
-        super().close()
-        self._reader.close()

@@ -136,7 +136,7 @@ def _stage_seconds(node: NodeFacts, work: ModelWork, rows: int) -> Any:
     number = np.arange(count + 1)
     number = number[None, :] - number[:, None]
     best = np.full((count + 1, count + 1), np.inf)
-    for devices in _shares(node):
+    for devices in node.possible_shares:
         seconds = read / (node.bytes_per_second * devices) + node.overhead_seconds
         seconds = seconds + number * node.row_seconds * (rows - 1) / devices
         if devices > 1:
@@ -144,11 +144,6 @@ def _stage_seconds(node: NodeFacts, work: ModelWork, rows: int) -> Any:
         fits = (held <= node.memory_bytes * devices) & (number > 0)
         best = np.minimum(best, np.where(fits, seconds, np.inf))
     return best
-
-
-def _shares(node: NodeFacts) -> list[int]:
-    """Return how many devices may share a layer: all, or a number that divides all."""
-    return [count for count in range(1, node.devices + 1) if node.devices % count == 0]
 
 
 def _edge_seconds(mesh: MeshFacts, work: ModelWork, rows: int, lossy: Codec) -> Any:
@@ -256,7 +251,7 @@ def _best_share(
     node: NodeFacts, work: ModelWork, rows: int, first: int, end: int
 ) -> tuple[float, int]:
     found = []
-    for devices in _shares(node):
+    for devices in node.possible_shares:
         layers = work.layers[first:end]
         held = sum(one.weight_bytes + one.kv_bytes for one in layers)
         seconds = sum(one.read_bytes for one in layers) / (node.bytes_per_second * devices)

@@ -201,6 +201,7 @@ def describe(peer: Peer) -> dict[str, Any]:
         "bytes_per_second": facts and round(facts.bytes_per_second),
         "cores": facts and facts.cores,
         "device": facts and facts.device,
+        "devices_of_a_layer": facts and facts.shares,
         "version": facts and facts.version,
         "epoch": peer.state.epoch,
         "stages": [

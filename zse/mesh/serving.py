@@ -19,6 +19,7 @@ from zse.units import GIB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.mesh.devices import NodeDevices
     from zse.mesh.messages import AskOpen, Facts
     from zse.mesh.opening import AnyStage
     from zse.settings import Settings
@@ -40,6 +41,8 @@ class NodeStart:
     memory_gib: float = 0.0
     threads: int = 0
     device: str = "cpu"
+    tensor_parallel: int = 0
+    gpus: str = ""
 
 
 def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) -> int:
@@ -57,7 +60,7 @@ def run_node(settings: Settings, start: NodeStart, tell: Callable[[str], None]) 
         checked_address(start.advertised)
     name = checked_name(start.name or f"{socket.gethostname()}-{os.getpid()}")
     machine = _Machine(settings, start, name)
-    if start.device != "cpu":
+    if start.device != "cpu" or start.gpus:
         machine.facts()  # a GPU that cannot be used is said at once
     setup = NodeSetup(
         name=name,
@@ -92,7 +95,8 @@ class _Machine:
     def __init__(self, settings: Settings, start: NodeStart, name: str) -> None:
         self._settings, self._start, self._name = settings, start, name
         self._facts: Facts | None = None
-        self._lock = threading.Lock()
+        self._devices: NodeDevices | None = None
+        self._lock = threading.RLock()
 
     def facts(self) -> Facts:
         """Return what was measured when somebody first asked, before anything was computed here."""
@@ -102,15 +106,28 @@ class _Machine:
             if self._facts is None:
                 start, memory_bytes = self._start, int(self._start.memory_gib * GIB)
                 self._facts = facts_of_machine(
-                    self._name, memory_bytes, start.device, threads=start.threads
+                    self._name, memory_bytes, self.devices(), threads=start.threads
                 )
             return self._facts
+
+    def devices(self) -> NodeDevices:
+        """Return what computes here, as it was when somebody first asked."""
+        from zse.mesh.devices import devices_of_node
+        from zse.mesh.probe import count_gpus
+
+        with self._lock:
+            if self._devices is None:
+                start = self._start
+                self._devices = devices_of_node(
+                    start.device, start.tensor_parallel, start.gpus, count_gpus
+                )
+            return self._devices
 
     def open_stage(self, ask: AskOpen) -> AnyStage:
         from zse.mesh.opening import opener
 
         start = self._start
         opens = opener(
-            self._settings, model=start.model, threads=start.threads, device=start.device
+            self._settings, model=start.model, threads=start.threads, devices=self.devices()
         )
         return opens(ask)

@@ -94,4 +94,6 @@ def _planned(name: str, facts: Facts) -> dict[str, Any]:
         "name": name,
         "memory_gib": round(facts.memory_bytes / GIB, 3),
         "gb_per_s": round(facts.bytes_per_second / 1e9, 3),
+        "devices": max(facts.shares),
+        "all_reduce_us": round(facts.sums_seconds * 1e6, 1),
     }

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from zse.engine.ranks.group import RankError
+from zse.errors import RankError
 from zse.serve.head_start import HeadStart
 from zse.serve.ledger import Ledger
 from zse.serve.load import load_served_model

@@ -12,7 +12,7 @@ from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.backend import CPUBackend
 from zse.backends.cpu.execution import Stream, computed
 from zse.backends.kv_groups import whole_groups
-from zse.errors import EngineError
+from zse.backends.stage_checks import check_image, num_rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zse.backends.cpu.program import Program
     from zse.backends.cpu.weights import Tensors
     from zse.backends.kv_groups import KVGroups
+    from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, StepBatch
     from zse.format.reader import ZSEReader
     from zse.kernels.native.library import Library
@@ -34,13 +35,20 @@ class CPUStage(CPUBackend):
         reader: The file, which stays open while the stage lives; only its tensors' pages are read.
         stage: Which layers.
         options: Where and how; the number of blocks is given, the same for all stages.
+        part: What this process has of each layer, where several share them; None: all.
     """
 
-    def __init__(self, reader: ZSEReader, stage: StageSpec, options: LoadOptions) -> None:
+    def __init__(
+        self,
+        reader: ZSEReader,
+        stage: StageSpec,
+        options: LoadOptions,
+        part: RankPart | None = None,
+    ) -> None:
         self.stage = stage
         self._program: Program | None = None
         self._outgoing = bytearray()
-        super().__init__(reader, stage.model, options)
+        super().__init__(reader, stage.model, options, part)
 
     # --- what differs from a whole model ------------------------------------------------------
 
@@ -94,16 +102,10 @@ class CPUStage(CPUBackend):
 
         Raises:
             EngineError: The stream has other rows than the step, or the batch contradicts itself.
+            DeviceError: Another rank of this stage is lost.
         """
         step = self.begin(batch)
-        num_rows = len(step.tokens)
-        if (incoming is None) != self.stage.is_first or (
-            incoming is not None and len(incoming) != num_rows * self.width
-        ):
-            there = "no stream" if incoming is None else f"a stream of {len(incoming)} numbers"
-            raise EngineError(
-                f"layer {self.stage.first_layer} got {there} for {num_rows} rows of {self.width}"
-            )
+        num_rows = num_rows_of(batch, self.stage, incoming)
         program = self._program
         if program is None:
             program = self._program = self.stage.forward(self, step)
@@ -117,6 +119,7 @@ class CPUStage(CPUBackend):
         stream = Stream(self.width, incoming, outgoing)
         for _ in computed(self._pool, self._registers, program, step, [], stream=stream):
             pass
+        self._check_ranks()
         return outgoing
 
     # --- keys and values ----------------------------------------------------------------------
@@ -138,14 +141,7 @@ class CPUStage(CPUBackend):
         Raises:
             EngineError: It has another length, or a block is not there.
         """
-        expected = len(blocks) * self.block_bytes
-        if len(image) != expected or (
-            blocks and not 0 <= min(blocks) <= max(blocks) < self.num_blocks
-        ):
-            raise EngineError(
-                f"{len(blocks)} blocks came in {len(image)} bytes, expected {expected}, "
-                f"of blocks 0 to {self.num_blocks - 1}"
-            )
+        check_image(blocks, image, block_bytes=self.block_bytes, num_blocks=self.num_blocks)
         self._memory.blocks.write_blocks(0, blocks, image)
 
     def close(self) -> None:

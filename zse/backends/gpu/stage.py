@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.host_flow import HostFlow
 from zse.backends.ranks import Share
-from zse.errors import DeviceError, EngineError
+from zse.backends.stage_checks import check_image, num_rows_of
+from zse.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zse.backends.gpu.backend import GPUBackend
     from zse.backends.ranks import Gift
-    from zse.backends.types import Answers, StepBatch
+    from zse.backends.types import Answers, DeviceUsed, StepBatch
     from zse.kernels.native.library import Library
     from zse.models.stage import StageSpec
 
@@ -71,6 +72,14 @@ class GPUStage:
         return self._backend.block_size
 
     @property
+    def num_blocks(self) -> int:
+        return self._backend.num_blocks
+
+    @property
+    def device(self) -> DeviceUsed:
+        return self._backend.device
+
+    @property
     def layout(self) -> str:
         """What two stages have in common that can take each other's blocks."""
         return self._backend.kv_images.layout
@@ -88,15 +97,9 @@ class GPUStage:
 
         Raises:
             EngineError: The stream has other rows than the step, or the batch contradicts itself.
+            DeviceError: Another rank of this stage is lost.
         """
-        num_rows = sum(len(chunk.token_ids) for chunk in batch.chunks)
-        if (incoming is None) != self.stage.is_first or (
-            incoming is not None and len(incoming) != num_rows * self.width
-        ):
-            there = "no stream" if incoming is None else f"a stream of {len(incoming)} numbers"
-            raise EngineError(
-                f"layer {self.stage.first_layer} got {there} for {num_rows} rows of {self.width}"
-            )
+        num_rows = num_rows_of(batch, self.stage, incoming)
         if incoming is not None:
             self._flow.put(incoming)
         pending = self._backend.submit(batch, self.stage.forward)
@@ -121,12 +124,8 @@ class GPUStage:
         Raises:
             EngineError: It has another length, or a block is not there.
         """
-        expected, most = len(blocks) * self.block_bytes, self._backend.num_blocks
-        if len(image) != expected or (blocks and not 0 <= min(blocks) <= max(blocks) < most):
-            raise EngineError(
-                f"{len(blocks)} blocks came in {len(image)} bytes, expected {expected}, "
-                f"of blocks 0 to {most - 1}"
-            )
+        num_blocks = self._backend.num_blocks
+        check_image(blocks, image, block_bytes=self.block_bytes, num_blocks=num_blocks)
         self._backend.write_blocks(0, blocks, image)
 
     def memory_bytes(self) -> dict[str, int]:

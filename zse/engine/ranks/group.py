@@ -45,7 +45,7 @@ from zse.engine.ranks.messages import (
 )
 from zse.engine.ranks.shared import Sender, SharedMemory
 from zse.engine.ranks.watching import Progress, state_of
-from zse.errors import DeviceError
+from zse.errors import DeviceError, RankError
 from zse.kernels.native.library import load
 from zse.options import load_fields
 
@@ -66,14 +66,10 @@ _END_SECONDS = 2.0
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from zse.device.early import open_early; open_early(sys.argv[2]); "
-    "from zse.engine.ranks.worker import main; main(sys.argv[3:])"
+    "from {member} import main; main(sys.argv[3:])"
 )
 """The same code from the same places, whatever put them on this process's path. The driver is woken
 before anything else is imported."""
-
-
-class RankError(DeviceError):
-    """A rank ended, stopped or failed: the others have ended, too."""
 
 
 class RankGroup:
@@ -85,6 +81,8 @@ class RankGroup:
         devices: The name of each rank's device.
         ends: Layer behind each stage; the ranks of a stage follow each other, of the last first.
         cache_dir: Of this machine's kernel packs and tables.
+        member: The module whose ``main`` the other ranks are.
+        layers: What they compute of a model that several machines share; see ``Task``.
 
     Raises:
         DeviceError: A rank could not be started.
@@ -98,8 +96,11 @@ class RankGroup:
         ends: Sequence[int] = (),
         *,
         cache_dir: Path | None = None,
+        member: str = "zse.engine.ranks.worker",
+        layers: Sequence[int] = (),
     ) -> None:
         self.devices = tuple(devices)
+        self._main = _MAIN.format(member=member)
         self.failure: RankError | None = None
         self._timeout_seconds = options.ranks.timeout_seconds
         self._shared = SharedMemory()
@@ -125,10 +126,15 @@ class RankGroup:
         for error in self._start_errors:
             self.close()
             raise DeviceError(f"no process of a rank could be started: {error}")
-        self._give_tasks(reader, options, ends, cache_dir)
+        self._give_tasks(reader, options, ends, layers, cache_dir)
 
     def _give_tasks(
-        self, reader: ZSEReader, options: LoadOptions, ends: Sequence[int], cache_dir: Path | None
+        self,
+        reader: ZSEReader,
+        options: LoadOptions,
+        ends: Sequence[int],
+        layers: Sequence[int],
+        cache_dir: Path | None,
     ) -> None:
         file = reader.share_file()
         spin = spin_of(len(self.devices))
@@ -141,6 +147,7 @@ class RankGroup:
                     rank,
                     list(self.devices),
                     list(ends),
+                    list(layers),
                     spin,
                 )
                 with contextlib.suppress(OSError):  # it has ended: the thread sees that
@@ -167,6 +174,14 @@ class RankGroup:
 
     def rest(self, free_blocks: Sequence[Sequence[int]]) -> None:
         self._sender.send(encoded(Rest([list(each) for each in free_blocks])))
+
+    def tell(self, message: bytes) -> None:
+        """Send what a ``member`` of another kind reads."""
+        self._sender.send(message)
+
+    def wait_until_done(self) -> None:
+        """Wait until the other ranks have done all that they were sent; fails as ``check``."""
+        self._sender.wait_until_done()
 
     # --- what becomes of them --------------------------------------------------------------------
 
@@ -252,7 +267,7 @@ class RankGroup:
             arguments = [str(os.getpid()), *map(str, fds)]
             self._processes.append(
                 subprocess.Popen(
-                    [sys.executable, *flags, "-c", _MAIN, path, device, *arguments],
+                    [sys.executable, *flags, "-c", self._main, path, device, *arguments],
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
                 )

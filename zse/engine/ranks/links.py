@@ -63,6 +63,8 @@ class Task(msgspec.Struct, array_like=True, tag="task"):
     """Of all ranks."""
     ends: list[int]
     """Layer behind each stage."""
+    layers: list[int]
+    """The first one and the one behind the last, of a stage of several machines; else empty."""
     spin_nanoseconds: int
 
 

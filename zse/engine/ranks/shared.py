@@ -172,6 +172,14 @@ class Sender:
         self._library.ring(self._shared.bell(0), self.num_sent)
         self._end += len(data)
 
+    def wait_until_done(self) -> None:
+        """Wait until every rank has done all messages.
+
+        Raises:
+            DeviceError: The ranks have failed.
+        """
+        self._wait_until_done(self.num_sent)
+
     def _wait_until_done(self, number: int) -> None:
         for rank in self.others:
             while not self._library.wait(

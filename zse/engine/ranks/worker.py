@@ -13,7 +13,7 @@ import signal
 import socket
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from zse.backends import begin_arrival
 from zse.backends.ranks import Share
@@ -50,8 +50,22 @@ _DIE_WITH_PARENT = 1
 _STEPS_AHEAD = 1
 
 
+class Serve(Protocol):
+    """What a rank does when it knows its task."""
+
+    def __call__(
+        self, task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket
+    ) -> None:
+        """Return when rank 0 says the end; ``file_fd`` is the model's open file."""
+
+
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Be a rank until rank 0 says the end, or ends."""
+    """Be a rank of a model until rank 0 says the end, or ends."""
+    be_rank(arguments, _serve)
+
+
+def be_rank(arguments: Sequence[str], serve: Serve) -> NoReturn:
+    """Do what a rank does, in a process that rank 0 has started for it."""
     parent, memory_fd, socket_fd = map(int, arguments)
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -65,7 +79,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         if received is None or not isinstance(received[0], Task):
             os._exit(1)
         task, [file_fd] = received[0], received[1]
-        _serve(task, file_fd, SharedMemory(memory_fd), leader)
+        serve(task, file_fd, SharedMemory(memory_fd), leader)
     except BaseException as error:  # noqa: BLE001 - rank 0 raises it
         code = 1
         with contextlib.suppress(OSError):
