@@ -92,8 +92,8 @@ class TestMesh:
         self.answers = Answers(runner, load, begin_speculation=begin_speculation)
         return self.answers
 
-    def join_processes(self):
-        load = load_options(**LOAD)
+    def join_processes(self, **options):
+        load = load_options(**{**LOAD, **options})
         setup = MeshSetup(
             secret=SECRET_OF_PROCESSES,
             finder=Finder(lambda: list(self.forked.addresses.values())),

@@ -11,9 +11,9 @@ import pytest
 from range_server import serving
 
 from zse.engine.opening import open_file
-from zse.errors import DeviceError, MeshError
+from zse.errors import DeviceError, MeshError, UsageError
 from zse.mesh import opening, probe
-from zse.mesh.devices import NodeDevices
+from zse.mesh.devices import NodeDevices, devices_of_node
 from zse.mesh.messages import AskOpen
 from zse.mesh.opening import digest_of, kind_of, opener, shared_options
 from zse.options import load_options
@@ -130,6 +130,63 @@ def test_a_gpu_that_is_not_there_or_cannot_be_used_makes_no_node(
         probe.facts_of_machine("n", devices=gpu(0))
     with pytest.raises(DeviceError, match="GPU 3 cannot be a node of a mesh: there is none"):
         probe.facts_of_machine("n", devices=gpu(3))
+
+
+def test_a_node_of_several_gpus_says_what_each_has_and_how_many_may_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "survey_cuda", gpus(None, None))
+    two = probe.facts_of_machine("n", devices=NodeDevices(names=("cuda:0", "cuda:1"), shares=(2,)))
+    one = probe.facts_of_machine("n", devices=gpu(0))
+    assert (two.shares, two.device) == ((2,), "H200 (cuda:0, cuda:1)")
+    assert (two.memory_bytes, two.bytes_per_second) == (one.memory_bytes, one.bytes_per_second)
+    assert two.sums_seconds > 0
+    turns = probe.facts_of_machine("n", devices=NodeDevices(names=("cuda:0",) * 2, shares=(2,)))
+    assert 2 * turns.memory_bytes == one.memory_bytes
+    assert 2 * turns.bytes_per_second == one.bytes_per_second
+
+
+def test_processes_of_one_processor_have_together_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "read_bytes_per_second", lambda: 10e9)
+    one = probe.facts_of_machine("n", 8 << 30)
+    two = probe.facts_of_machine("n", 8 << 30, NodeDevices(names=("cpu",) * 2, shares=(2,)))
+    assert 2 * two.memory_bytes == one.memory_bytes
+    assert 2 * two.bytes_per_second == one.bytes_per_second
+
+
+@pytest.mark.parametrize(
+    ("device", "tensor_parallel", "named", "names", "shares"),
+    [
+        ("cpu", 0, "", ("cpu",), (1,)),
+        ("cpu", 2, "", ("cpu", "cpu"), (2,)),
+        ("cuda", 0, "", ("cuda:0", "cuda:1", "cuda:2", "cuda:3"), (1, 2, 4)),
+        ("cuda:1", 0, "", ("cuda:1",), (1,)),
+        ("cuda:1", 2, "", ("cuda:1", "cuda:2"), (2,)),
+        ("cuda", 0, "3,1", ("cuda:3", "cuda:1"), (1, 2)),
+        ("cuda", 1, "3,1", ("cuda:3",), (1,)),
+        ("cuda", 2, "0,0", ("cuda:0", "cuda:0"), (2,)),
+    ],
+)
+def test_a_node_computes_on_the_devices_that_it_was_given(
+    device: str,
+    tensor_parallel: int,
+    named: str,
+    names: tuple[str, ...],
+    shares: tuple[int, ...],
+) -> None:
+    found = devices_of_node(device, tensor_parallel, named, lambda: 4)
+    assert (found.names, found.shares) == (names, shares)
+
+
+def test_devices_that_do_not_go_together_make_no_node() -> None:
+    with pytest.raises(UsageError, match="GPUs 0,1 are named, and cpu is what computes"):
+        devices_of_node("cpu", 0, "0,1", lambda: 4)
+    with pytest.raises(UsageError, match="3 devices are to share each layer, and there are 2"):
+        devices_of_node("cuda", 3, "0,1", lambda: 4)
+    with pytest.raises(DeviceError, match="'tpu' is not known"):
+        devices_of_node("tpu", 0, "", lambda: 4)
 
 
 def test_a_machine_that_stands_still_half_of_the_time_is_half_as_fast() -> None:

@@ -2,50 +2,135 @@
 
 from __future__ import annotations
 
-import os
 import signal
+from contextlib import ExitStack, closing, suppress
+from os import kill
 
 import pytest
+from forked_nodes import ForkedNodes
 from mesh_requests import all_ready, requests_of, until
 
+from zse.backends.types import SequenceChunk, StepBatch
+from zse.engine.opening import open_file
+from zse.errors import EngineError, MeshError, RankError
+from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.mesh import stage_memory
 from zse.mesh.devices import NodeDevices
-from zse.mesh.shared_stage import SharedStage
+from zse.mesh.messages import AskOpen
+from zse.mesh.opening import digest_of, kind_of, opener, shared_options
+from zse.options import load_options
+from zse.settings import load_settings
 
-TWO = NodeDevices(names=("cpu", "cpu"), shares=(2,))
+SECRET = "a secret of processes"
 EXACT = {"exact_activations": True}
+"""Sums of two processes are made in another order; nothing is rounded behind them."""
+TWO = NodeDevices(names=("cpu", "cpu"), shares=(1, 2))
 
 
-def stages_of(node):
-    return [host.part for host in node._worker._hosts.values()]
+def nodes_of(mesh):
+    return {duty.node for duty in mesh.front.duties}
 
 
-def computing(node):
-    """Return the stage that a node computes, which is not the one that it stands by for."""
-    return next(host.part for host in node._worker._hosts.values() if host.is_primary)
-
-
-@pytest.fixture
-def shared(make_mesh):
-    mesh = make_mesh(2, devices=TWO)
-    mesh.join(load=EXACT)
-    return mesh
-
-
-def test_a_killed_rank_and_a_lost_node_of_two_cost_no_token(shared, alone):
+def test_a_killed_rank_and_a_killed_node_of_two_by_two_cost_no_token(make_mesh, alone, caplog):
     requests = requests_of(7)
-    mesh, answers = shared, shared.answers
-    for prompt, params in requests:
-        answers.ask(prompt, **params)
-    answers.run(steps=10)
-    until(lambda: all_ready(mesh))
-    assert all(isinstance(stage, SharedStage) for stage in stages_of(mesh.nodes["n1"]))
-    answers.run(steps=3)
-    os.kill(computing(mesh.nodes["n1"])._group._processes[0].pid, signal.SIGKILL)
-    answers.run(steps=4)
-    until(lambda: mesh.front.num_failovers == 1)
-    until(lambda: {duty.node for duty in mesh.front.duties} == {"n0", "n1"} and all_ready(mesh))
-    answers.run(steps=3)  # its ranks were started again, and it computes a stage
-    mesh.nodes.pop("n0").close()
-    assert answers.run() == alone(requests, **EXACT)
-    assert mesh.front.num_failovers >= 2
-    assert {duty.node for duty in mesh.front.duties} == {"n1"}
+    with ForkedNodes(2, SECRET, extra=["2"]) as nodes:
+        mesh = make_mesh(0)
+        mesh.forked = nodes
+        mesh.join_processes(**EXACT)
+        answers = mesh.answers
+        assert [duty.devices for duty in mesh.front.duties] == [2, 2]
+        for prompt, params in requests:
+            answers.ask(prompt, **params)
+        answers.run(steps=10)
+        until(lambda: all_ready(mesh))
+        answers.run(steps=3)
+        assert len(nodes.children("n1")) == 2  # of its own stage, and of the one it stands by for
+        for rank in nodes.children("n1"):
+            with suppress(ProcessLookupError):
+                kill(rank, signal.SIGKILL)
+        answers.run(steps=4)
+        until(lambda: nodes_of(mesh) == {"n0", "n1"} and all_ready(mesh))
+        assert "n1 is lost (rank 1 (cpu) was ended by SIGKILL)" in caplog.text
+        answers.run(steps=3)  # its ranks were started again, and it computes a stage
+        nodes.signal("n0", signal.SIGKILL)
+        assert answers.run() == alone(requests, **EXACT)
+        assert mesh.front.num_failovers == 2
+        assert nodes_of(mesh) == {"n1"}
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """A question for a stage of the built-in model that so many devices share."""
+    options = load_options(device="cpu", num_blocks=8, block_size=8, max_sequences=2,
+                           max_context=64, max_batch_tokens=32, **EXACT)  # fmt: skip
+    with open_file("tiny", options, load_settings()) as reader:
+        digest = digest_of(reader)
+    shared = shared_options(options, 8)
+
+    def of(first, end, devices=2, kind=""):
+        return AskOpen("tiny", digest, first, end, shared, kind, devices)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def open_stage():
+    return opener(load_settings(), threads=1, devices=TWO)
+
+
+def batch(num_tokens, start=0):
+    chunk = SequenceChunk(0, list(range(5, 5 + num_tokens)), start, [3, 1, 6], "prefill")
+    return StepBatch(chunks=[chunk], sampling=[[SamplingRow(temperature=0.0)]])
+
+
+def test_a_shared_stage_goes_on_from_the_blocks_of_another_one(ask, open_stage, monkeypatch):
+    monkeypatch.setattr(stage_memory, "_IMAGE_BYTES", 1)  # a block at a time
+    with ExitStack() as opened:
+        first = opened.enter_context(closing(open_stage(ask(0, 1, devices=1))))
+        last = opened.enter_context(closing(open_stage(ask(1, 4))))
+        standby = opened.enter_context(closing(open_stage(ask(1, 4, kind=kind_of(last)))))
+        last.compute(batch(20), first.compute(batch(20)))
+        image = last.read_kv([3, 1, 6])
+        assert len(image) == 3 * last.block_bytes
+        standby.write_kv([3, 1, 6], memoryview(image))
+        assert standby.read_kv([6, 3]) == last.read_kv([6, 3])
+        rows = memoryview(bytes(first.compute(batch(2, 20)))).cast("f")
+        assert standby.compute(batch(2, 20), rows) == last.compute(batch(2, 20), rows)
+
+
+def test_what_does_not_fit_a_shared_stage_is_refused_and_it_goes_on(ask, open_stage):
+    with closing(open_stage(ask(0, 1))) as stage:
+        expected = bytes(stage.compute(batch(3)))
+        with pytest.raises(EngineError, match="a step of 100 rows came"):
+            stage.compute(batch(100))
+        with pytest.raises(EngineError, match="a stream of 4 numbers for 3 rows"):
+            stage.compute(batch(3), memoryview(bytearray(16)).cast("f"))
+        with pytest.raises(EngineError, match="it needs 4"):
+            stage.compute(batch(30))  # of 3 blocks, 24 tokens
+        with pytest.raises(EngineError, match="1 blocks came in 3 bytes"):
+            stage.write_kv([1], memoryview(b"123"))
+        with pytest.raises(EngineError, match="of blocks 0 to 7"):
+            stage.write_kv([9], memoryview(bytes(stage.block_bytes)))
+        assert bytes(stage.compute(batch(3))) == expected
+
+
+def test_a_stage_of_two_devices_and_one_of_one_do_not_stand_by_for_each_other(ask, open_stage):
+    with closing(open_stage(ask(0, 1, devices=1))) as stage:
+        kind = kind_of(stage)
+    with pytest.raises(MeshError, match="this node computes as 2 of "):
+        open_stage(ask(0, 1, kind=kind))
+    with pytest.raises(MeshError, match="3 devices share were asked for; here 1 or 2 of cpu, cpu"):
+        open_stage(ask(0, 1, devices=3))
+
+
+def test_a_stage_whose_rank_is_stopped_is_lost_and_says_so_once(ask, open_stage):
+    with closing(open_stage(ask(0, 1))) as stage:
+        told = []
+        stage.when_lost(told.append)
+        stage._group._processes[0].send_signal(signal.SIGSTOP)
+        with pytest.raises(RankError, match="rank 1 \\(cpu\\) was stopped"):
+            stage.compute(batch(3))
+        until(lambda: told)
+        with pytest.raises(RankError):
+            stage.read_kv([1])
+    assert len(told) == 1

@@ -32,6 +32,11 @@ class ForkedNodes:
     def signal(self, name, number):
         os.kill(self.pids[name], number)
 
+    def children(self, name):
+        """Return the processes that a node has started."""
+        tasks = Path(f"/proc/{self.pids[name]}/task").iterdir()
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
     def __enter__(self):
         return self
 
@@ -42,7 +47,7 @@ class ForkedNodes:
         self._parent.communicate(timeout=60)
 
 
-def main(count):
+def main(count, tensor_parallel=0):
     from zse.engine.opening import open_file
     from zse.kernels.native.library import load
     from zse.mesh.serving import NodeStart, run_node
@@ -65,7 +70,8 @@ def main(count):
 
         code = 1
         try:
-            start = NodeStart(name=name, is_found=False, threads=1, memory_gib=1)
+            start = NodeStart(name=name, is_found=False, threads=1, memory_gib=1,
+                              tensor_parallel=tensor_parallel)  # fmt: skip
             code = run_node(settings, start, tell)
         finally:
             os._exit(code)
@@ -74,4 +80,4 @@ def main(count):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

@@ -87,6 +87,8 @@ class NodeState(msgspec.Struct, array_like=True):
     """Of ``rows`` and ``blocks`` what is on its way from it, with bytes that arrived lately."""
     late_milliseconds: int = 0
     """By which its process ran late lately: its machine has more to do than processors."""
+    problem: str = ""
+    """Why it leaves its front end just now."""
 
 
 class Ask(msgspec.Struct, tag_field="ask", omit_defaults=True):

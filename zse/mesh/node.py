@@ -16,7 +16,9 @@ import queue
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from zse import __version__
 from zse.errors import ZSEError
@@ -42,6 +44,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.errors import RankError
     from zse.mesh.opening import AnyStage
     from zse.mesh.worker import Work, Worker
 
@@ -49,6 +52,14 @@ _LOG = logging.getLogger("zse.mesh")
 _MOST_PENDING_CALLERS = 64
 _PAUSE_SECONDS = 0.1
 """Before the next look where a caller could not be taken, as when descriptors have run out."""
+
+
+@runtime_checkable
+class CanBeLost(Protocol):
+    """A stage that other processes compute, too."""
+
+    def when_lost(self, tell: Callable[[RankError], None]) -> None:
+        """Have the loss of one of them told, from another thread."""
 
 
 @record
@@ -120,7 +131,7 @@ class Node:
     def _work(self) -> None:
         from zse.mesh.worker import Worker
 
-        self._worker = Worker(self.name, self._outgoing, self._tell_front, self._fall)
+        self._worker = Worker(self.name, self._outgoing, self._tell_front)
         self._worker.run(self._tasks)
 
     def _tell_front(self, frame: Frame) -> None:
@@ -128,15 +139,16 @@ class Node:
         if front is not None:
             front.send(frame)
 
-    def _fall(self, reason: str) -> None:
-        """Be lost for the front end, as if this process had ended: it calls again, and begins anew.
+    def _fall(self, front: Link, reason: str) -> None:
+        """Be lost for a front end, as if this process had ended: it calls again, and begins anew.
 
         What else was computed or kept here goes, too; others have it, as they would have then.
         """
-        _LOG.error("%s: all stages of this node are given up", reason)
-        front = self._front
-        if front is not None:
-            front.close(reason)
+        if self._worker is not None and not front.is_closed:
+            _LOG.error("%s: all stages of this node are given up", reason)
+            last_words = replace(self._worker.state, problem=reason)
+            front.send(Frame(kind=Kind.STATE, head=encode(last_words)))
+        front.close(reason)
 
     # --- connections ---------------------------------------------------------------------------
 
@@ -222,6 +234,8 @@ class Node:
             else:
                 begun = time.perf_counter()
                 part = self._open_stage(ask)
+                if isinstance(part, CanBeLost):
+                    part.when_lost(lambda error: self._fall(link, str(error)))
                 self._tasks.put(
                     lambda worker: _answer(link, number, worker.take_stage(part, begun))
                 )

@@ -175,6 +175,7 @@ class Peers:
     def _ended(self, link: Link, reason: str) -> None:
         peer = self.by_name.get(link.peer.node)
         if peer is not None and peer.link is link:
+            reason = peer.state.problem or reason
             peer.fail(reason)
             self._on_change(peer.name, False, reason)
 

@@ -35,13 +35,16 @@ class StageMemory:
         fd: Of the file, which is this object's from here on.
         rows_bytes: Of the most rows that a step has.
         block_bytes: Of a block of one rank; all have as many.
+        blocks_at_once: Of each rank that there is room for.
         ranks: How many there are.
     """
 
-    def __init__(self, fd: int, *, rows_bytes: int, block_bytes: int, ranks: int) -> None:
+    def __init__(
+        self, fd: int, *, rows_bytes: int, block_bytes: int, blocks_at_once: int, ranks: int
+    ) -> None:
         self._rows_bytes = align_up(rows_bytes, _PAGE)
-        self.blocks_at_once = max(1, _IMAGE_BYTES // block_bytes)
-        self._image_bytes = align_up(self.blocks_at_once * block_bytes, _PAGE)
+        self.blocks_at_once = blocks_at_once
+        self._image_bytes = align_up(blocks_at_once * block_bytes, _PAGE)
         self._block_bytes = block_bytes
         length_bytes = self._rows_bytes + ranks * self._image_bytes
         try:
@@ -80,17 +83,19 @@ def join_memory(
     Raises:
         DeviceError: Another rank is lost, or keeps other blocks.
     """
-    own = msgspec.msgpack.encode((kind_of(part.device), part.block_bytes))
+    blocks_at_once = max(1, _IMAGE_BYTES // part.block_bytes)
+    own = msgspec.msgpack.encode((kind_of(part.device), part.block_bytes, blocks_at_once))
     is_first = link.share.rank == 0
     gifts = link.exchange(own, [os.memfd_create("zse-stage", os.MFD_CLOEXEC)] if is_first else [])
+    said = [msgspec.msgpack.decode(gift.payload, type=tuple[bytes, int, int]) for gift in gifts]
     memory = StageMemory(
         gifts[0].descriptors[0],
         rows_bytes=most_rows_of(options) * part.width * _NUMBER_BYTES,
         block_bytes=part.block_bytes,
+        blocks_at_once=said[0][2],
         ranks=link.share.ranks,
     )
-    said = [msgspec.msgpack.decode(gift.payload, type=tuple[bytes, int]) for gift in gifts]
-    sizes = [size for _, size in said]
+    sizes = [size for _, size, _ in said]
     if len(set(sizes)) > 1:
         raise DeviceError(f"the ranks of a stage keep blocks of {sizes} bytes, not of one size")
-    return memory, [kind for kind, _ in said]
+    return memory, [kind for kind, _, _ in said]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -34,14 +34,6 @@ _SILENT_SECONDS = 0.25
 _MOST_BLOCKS_WAITING_BYTES = 8 << 20
 
 
-@runtime_checkable
-class CanBeLost(Protocol):
-    """A stage that other processes compute, too."""
-
-    def when_lost(self, tell: Callable[[RankError], None]) -> None:
-        """Have the loss of one of them told, from another thread."""
-
-
 Work: TypeAlias = "Callable[[Worker], object]"
 
 
@@ -52,18 +44,10 @@ class Worker:
         name: Of the node.
         outgoing: The ways to other nodes.
         tell_front: Sends a frame to the front end, if there is one.
-        fall: Leaves the front end, for a reason; for any thread.
     """
 
-    def __init__(
-        self,
-        name: str,
-        outgoing: Outgoing,
-        tell_front: Callable[[Frame], None],
-        fall: Callable[[str], None],
-    ) -> None:
+    def __init__(self, name: str, outgoing: Outgoing, tell_front: Callable[[Frame], None]) -> None:
         self._name, self._outgoing, self._tell_front = name, outgoing, tell_front
-        self._fall = fall
         self._hosts: dict[tuple[int, int], StageHost] = {}
         self._order = _no_order()
         self._computing = 0
@@ -107,8 +91,6 @@ class Worker:
 
     def take_stage(self, part: AnyStage, begun: float) -> Done:
         """Hold a stage that was opened; return what the front is told of it."""
-        if isinstance(part, CanBeLost):
-            part.when_lost(lambda error: self._fall(str(error)))
         host = StageHost(part)
         before = self._hosts.pop(host.layers, None)
         if before is not None:
@@ -206,9 +188,8 @@ class Worker:
         self._computing = frame.step
         try:
             is_next = host.compute(frame.step, head, memoryview(frame.body), self._order.codecs)
-        except RankError as error:
-            self._fall(str(error))
-            return
+        except RankError:
+            return  # the node leaves its front, which has others go on
         except ZSEError as error:
             self._report(frame.step, error)
             return
