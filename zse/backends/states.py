@@ -111,6 +111,19 @@ def states_of(spec: ModelSpec, options: LoadOptions, *, num_drafts: int = 0) -> 
     )
 
 
+def states_on_gpu(spec: ModelSpec, options: LoadOptions) -> StateLayout:
+    """Return the states that a model needs on a GPU: those of drafts, too, if any are asked for.
+
+    A GPU's pool is taken whole, and a state can have a hundred megabytes. Of several ranks or
+    stages none knows by itself which drafts stood.
+    """
+    asked, ranks = options.speculation, options.ranks
+    is_alone = ranks.tensor_parallel == ranks.pipeline_parallel == 1
+    is_asked = asked.speculate not in ("off", "auto")
+    is_asked = is_asked or (asked.speculate == "auto" and bool(asked.draft_model))
+    return states_of(spec, options, num_drafts=MOST_DRAFT_STATES * (is_alone and is_asked))
+
+
 def with_states_that_fit(
     spec: ModelSpec, options: LoadOptions, available_bytes: int
 ) -> LoadOptions:

@@ -16,7 +16,7 @@ from zse.backends.gpu.row_maxima import room_for
 from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.resident import is_read_whole, scratch_bytes
-from zse.backends.states import states_of
+from zse.backends.states import states_of, states_on_gpu
 from zse.device.facts import DeviceFacts
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme, stored_bytes
@@ -194,7 +194,8 @@ def _on_gpu(
         scratch = plans.largest_scratch_bytes()
     except UnsupportedModelError:  # no kernel multiplies such matrices; loading it will say so
         scratch = 0
-    kv = groups.length_bytes(_num_blocks(options), blocks) + states_of(spec, options).length_bytes
+    kv = groups.length_bytes(_num_blocks(options), blocks)
+    kv += states_on_gpu(spec, options).length_bytes
     return weights, kv, scratch + tables + GPU_RUNTIME_BYTES
 
 

@@ -11,7 +11,7 @@ from logits import as_tensor
 from tiny_shape import TINY
 
 from zse.backends.gpu.budget import MemoryBudget
-from zse.backends.states import states_of
+from zse.backends.states import MOST_DRAFT_STATES, states_of
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import EngineError
 from zse.kernels.lm_head_sample.row import SamplingRow
@@ -102,6 +102,50 @@ def test_drafts_are_refused(runner: ModelRunner) -> None:
     drafts = SequenceChunk(0, [5, 6], 0, (2,), "verify")
     with pytest.raises(EngineError, match="cannot go back"):
         runner.submit(StepBatch(chunks=[drafts], sampling=[GREEDY * 2]))
+
+
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_a_sequence_goes_on_behind_the_drafts_that_stood(path: Path, right: int) -> None:
+    """Three drafts beside a prompt, then a token: the answers of single tokens, bit for bit."""
+    with closing(open_runner(path, exact_activations=True, speculate="suffix")) as runner:
+        expected = [*next_tokens(runner, chunk(TOKENS, 0))]
+        for position in range(6, 12):
+            expected += next_tokens(runner, chunk(expected[-1:], position))
+        assert next_tokens(runner, chunk(TOKENS, 0, slot=1, block=5)) == expected[:1]
+        start = 6
+        for _ in range(2):  # the second time its state is where a draft has left it
+            known = expected[start - 6]
+            drafts = expected[start - 5 : start - 5 + right] + [71, 0, 3][right:]
+            check = SequenceChunk(1, [known, *drafts], start, (5,), "verify")
+            other = chunk(TOKENS[:3], 0, slot=0)
+            pending = runner.submit(
+                StepBatch(chunks=[check, other], sampling=[GREEDY * 4, GREEDY])
+            )
+            answer = [token.token_id for token in pending.wait()[0]]
+            assert pending.wait()[0][-1].token_id == answer[-1]  # settled once
+            stood = len(answer) - 1
+            assert stood >= right
+            assert answer == expected[start - 5 : start - 5 + len(answer)]
+            start += len(answer)
+            if start > 9:
+                break
+        last = chunk(expected[start - 6 : start - 5], start, slot=1, block=5)
+        assert next_tokens(runner, last) == expected[start - 5 : start - 4]
+        slots = runner._backend._draft_states._slots
+        assert sorted([*slots._own, *slots._free]) == list(range(runner._backend.states.num_slots))
+        assert len(slots._free) == MOST_DRAFT_STATES
+
+
+def test_a_step_behind_checked_drafts_waits_for_what_became_of_them(path: Path) -> None:
+    """Nobody has asked for the tokens when the sequence's slot is somebody else's."""
+    with closing(open_runner(path, exact_activations=True, speculate="suffix")) as runner:
+        expected = next_tokens(runner, chunk(TOKENS[::-1], 0))
+        next_tokens(runner, chunk(TOKENS, 0))
+        check = SequenceChunk(0, [4, 5, 6], 6, (2,), "verify")
+        pending = runner.submit(StepBatch(chunks=[check], sampling=[GREEDY * 3]))
+        assert next_tokens(runner, chunk(TOKENS[:0:-1], 0)) is not None
+        assert next_tokens(runner, chunk(TOKENS[:1], 5)) == expected
+        assert pending.wait()
 
 
 def test_states_are_counted(runner: ModelRunner) -> None:

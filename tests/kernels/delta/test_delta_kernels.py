@@ -27,6 +27,8 @@ SLOTS = 4
 class Layer:
     """A layer with random weights, the states of its slots, and the same as the reference has."""
 
+    is_whole = False
+
     def __init__(self, head_dim: int = 64, key_heads: int = 1, value_heads: int = 2) -> None:
         torch.manual_seed(head_dim + value_heads)
         self.shape = DeltaShape(
@@ -57,6 +59,16 @@ class Layer:
         )
         self.places = DeltaStates(rings=self.rings.data_ptr(), matrices=self.states.data_ptr())
 
+    def grow(self, num_slots: int) -> None:
+        """Have so many slots, with states as some tokens leave them, and rows of one summand."""
+        self.is_whole = True
+        self.rings = torch.randn(num_slots, *self.rings.shape[1:])
+        self.states = torch.randn(num_slots, *self.states.shape[1:])
+        self.places = DeltaStates(rings=self.rings.data_ptr(), matrices=self.states.data_ptr())
+
+    def summands(self, values: torch.Tensor) -> torch.Tensor:
+        return values[None] if self.is_whole else split(values)
+
     def random_rows(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         heads = self.shape.num_value_heads
         return torch.randn(rows, self.shape.input_columns), torch.randn(rows, 2 * heads)
@@ -70,12 +82,16 @@ class Layer:
             assert_close(self.states[slot], self.expected[slot])
 
     def decode(
-        self, rows: tuple[torch.Tensor, torch.Tensor], positions: list[int], slots: list[int]
+        self,
+        rows: tuple[torch.Tensor, torch.Tensor],
+        positions: list[int],
+        slots: list[int],
+        runs: list[int] | None = None,
     ) -> torch.Tensor:
-        inputs, gates = (split(part) for part in rows)
+        inputs, gates = (self.summands(part) for part in rows)
         output = torch.zeros(len(slots), self.shape.value_columns, dtype=torch.bfloat16)
-        places = torch.tensor([positions, slots], dtype=torch.int32)
-        padded = torch.zeros(2, 4 * len(slots), dtype=torch.int32)
+        places = torch.tensor([positions, slots, runs or slots], dtype=torch.int32)
+        padded = torch.zeros(3, 4 * len(slots), dtype=torch.int32)
         padded[:, : len(slots)] = places
         delta_decode(
             InterpretedLauncher(),
@@ -87,6 +103,7 @@ class Layer:
             Plain(rows=len(slots), columns=output.shape[1], values=output.data_ptr()),
             positions_address=padded[0].data_ptr(),
             slots_address=padded[1].data_ptr(),
+            runs_address=padded[2].data_ptr() if runs else 0,
         )
         return output.float()
 
@@ -153,6 +170,30 @@ def test_decoded_tokens_equal_the_reference(head_dim: int) -> None:
             assert_close(found[row : row + 1], expected)
     layer.check_states([2, 0])
     assert layer.states[[1, 3]].isnan().all()
+
+
+@pytest.mark.parametrize("start", [0, 2, 9])
+def test_drafts_leave_the_bits_of_tokens_one_after_the_other_each_in_its_slot(start: int) -> None:
+    """Five rows of one sequence, and one of another beside them."""
+    layer, slots = Layer(key_heads=2, value_heads=4), [2, 0, 3, 4, 5]
+    layer.grow(num_slots=7)
+    layer.decode(layer.random_rows(1), [6], [1])
+    before = layer.rings.clone(), layer.states.clone()
+    rows = layer.random_rows(6)
+    found = layer.decode(rows, [*range(start, start + 5), 7], [*slots, 1], [5, 0, 0, 0, 0, 1])
+    left = layer.rings.clone(), layer.states.clone()
+    layer.rings.copy_(before[0])
+    layer.states.copy_(before[1])
+    for row, slot in enumerate([*slots, 1]):
+        one = tuple(part[row : row + 1] for part in rows)
+        own = 1 if slot == 1 else slots[0]
+        position = 7 if slot == 1 else start + row
+        assert torch.equal(layer.decode(one, [position], [own])[0], found[row])
+        assert torch.equal(left[1][slot], layer.states[own])
+        for past in range(min(3, position + 1)):
+            line = (position - past) % 4
+            assert torch.equal(left[0][slot, line], layer.rings[own, line])
+    assert torch.equal(left[1][6], before[1][6])
 
 
 def test_decoded_heads_are_written_as_int8() -> None:

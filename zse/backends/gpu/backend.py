@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.captured import CapturedSteps
+from zse.backends.gpu.draft_states import DraftStates
 from zse.backends.gpu.kinds import text_operations_of
 from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.pooled_blocks import PooledBlocks
@@ -18,7 +19,7 @@ from zse.backends.gpu.step_maker import StepMaker
 from zse.backends.gpu.step_timer import StepTimer
 from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
-from zse.backends.states import check_states, states_of
+from zse.backends.states import check_states
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
 from zse.errors import DeviceError, UnsupportedModelError
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.host_flow import HostFlow
     from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
     from zse.backends.gpu.model import DeviceModel
+    from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.transfers import PendingResults
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
@@ -63,7 +65,8 @@ class GPUBackend(PooledBlocks, StartingBackend):
         self._maker = StepMaker(gpu, stream, launcher, model, memory)
         self._limits = limits = self._maker.limits
         self._mask_staging = StagingRing(gpu)
-        self.states = states_of(model.spec, model.options)
+        self.states = model.plans.states
+        self._draft_states = DraftStates(self.states)
         self._result_ring = ResultRing(
             gpu,
             max_rows=limits.max_sampled,
@@ -107,14 +110,30 @@ class GPUBackend(PooledBlocks, StartingBackend):
         states = self._memory.sequences.states
         if states is None:
             return self._compute_anyway(plan, forward)
-        for chunk in batch.chunks:
+        return self._compute_with(states, plan, forward)
+
+    def _compute_with(self, states: StatePool, plan: StepPlan, forward: Forward) -> PendingStep:
+        """Compute a step of sequences that have states; copy them from and to checkpoints."""
+        places, chunks = self._draft_states, plan.batch.chunks
+        places.settle_for(plan)
+        lent: dict[int, list[int]] = {}
+        if self.states.num_drafts:
+            rows, lent = places.rows_of(plan)
+            plan = replace(plan, states=rows)
+        for chunk in chunks:
             if (source := chunk.restored_from) is not None:
-                states.copy(self.states.slot_of(source), chunk.sequence_slot, self._stream)
-        pending = self._compute(plan, forward)
-        for chunk in batch.chunks:
+                checkpoint = self.states.slot_of(source)
+                states.copy(checkpoint, places.of(chunk.sequence_slot), self._stream)
+        try:
+            pending = self._compute(plan, forward)
+        except BaseException:
+            places.take_back(plan, lent)
+            raise
+        for chunk in chunks:
             if (target := chunk.saved_to) is not None:
-                states.copy(chunk.sequence_slot, self.states.slot_of(target), self._stream)
-        return pending
+                checkpoint = self.states.slot_of(target)
+                states.copy(places.of(chunk.sequence_slot), checkpoint, self._stream)
+        return places.settling(pending, plan, lent)
 
     def _compute_anyway(self, plan: StepPlan, forward: Forward) -> PendingStep:
         """Compute a step; once more, where memory ran out and some could be given up for it.

@@ -84,7 +84,8 @@ def _mix_states(
         norm=weights.norm.weight,
         epsilon=weights.norm.epsilon,
     )
-    decode_rows, prefill_rows = step.shape.decode_rows, step.shape.prefill_rows
+    numbers, told = step.shape, step.inputs
+    decode_rows, prefill_rows = numbers.decode_rows, numbers.prefill_rows
     if decode_rows:
         delta_decode(
             step.launcher,
@@ -94,8 +95,9 @@ def _mix_states(
             vectors,
             states,
             output,
-            positions_address=step.inputs.positions,
-            slots_address=step.inputs.slots,
+            positions_address=told.positions,
+            slots_address=told.state_slots if numbers.state_rows else told.slots,
+            runs_address=told.state_runs if numbers.state_rows and numbers.rows_follow else 0,
         )
     if prefill_rows:
         first = step.scratch.plain(prefill_rows, shape.value_columns, first_row=decode_rows)

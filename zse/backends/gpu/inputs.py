@@ -29,6 +29,8 @@ class StepArrays:
     tokens: Integers = integers("rows")
     slots: Integers = integers("rows")
     positions: Integers = integers("decode_rows")
+    state_slots: Integers = integers("state_rows")
+    state_runs: Integers = integers("state_rows")
     prefill_positions: Integers = integers("prefill_rows")
     prefill_tables: Integers = integers("prefill_rows")
     tile_first_rows: Integers = integers("tiles")
@@ -63,6 +65,8 @@ class InputShape:
     """Rows that are computed each on its own; they come first."""
     rows_follow: bool = False
     """Whether some of these follow each other in one sequence."""
+    state_rows: int = 0
+    """All of these, where drafts leave states; else none."""
     prefill_rows: int = 0
     tiles: int = 0
     """Query tiles of the prefill rows."""

@@ -205,6 +205,7 @@ class DeviceModel:
             tile_queries=PREFILL_QUERIES,
             context_queries=self.plans.context_queries,
             all_single=self.plans.all_single,
+            has_draft_states=bool(self.plans.states.num_drafts),
             most_context_blocks=self.plans.most_context_blocks,
             table_stride=-(-self.plans.max_context // BLOCK_SIZE) + 1,  # a step ahead of the end
         )

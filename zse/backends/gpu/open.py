@@ -28,7 +28,7 @@ from zse.backends.gpu.weights import DeviceWeights
 from zse.backends.kv_dtypes import is_narrow
 from zse.backends.kv_groups import groups_of, whole_groups
 from zse.backends.ranks import HostEdges, agreed
-from zse.backends.states import states_of, with_states_that_fit
+from zse.backends.states import states_on_gpu, with_states_that_fit
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
 from zse.kernels.tuning import Tuning
@@ -219,7 +219,7 @@ def _share_out(
     Ranks have as many blocks as the one that has the least memory left: a step names the same
     blocks on all.
     """
-    states = states_of(model.spec, options)
+    states = states_on_gpu(model.spec, options)
     exchanges = [one for one in (model.collectives, model.flow) if one is not None]
     shared_bytes = sum(one.length_bytes for one in exchanges)
     budget = replace(

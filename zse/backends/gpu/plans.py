@@ -27,7 +27,7 @@ from zse.backends.gpu.scratch import (
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.operations import is_attention
 from zse.backends.single import all_single
-from zse.backends.states import states_of
+from zse.backends.states import states_on_gpu
 from zse.backends.types import LOGITS_ROWS, MAX_DRAFTS, mask_bytes
 from zse.kernels.attention.context import aligned_blocks, context_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
@@ -86,10 +86,8 @@ class StepPlans:
         widths = {shape.head_dim for shape in self.lines_shapes.values()}
         self.context_queries = context_queries(widths, facts.target)
         """Queries of a tile over lines, the same in all layers."""
-        states = states_of(spec, options)
-        self.deltas = states.shapes
-        """The numbers of each layer that has linear attention, by number."""
-        self.linear_attention = linear_attention_of(states)
+        self.states = states_on_gpu(spec, options)
+        self.linear_attention = linear_attention_of(self.states)
         self.max_context = options.batch.max_context or spec.max_position
         self._spec = spec
         self._linears = linears
@@ -327,7 +325,7 @@ class StepPlans:
         """Return the bytes of the steps and decays of one layer's linear attention."""
         found = 0
         for layer in self._spec.layers:
-            if layer.index in self.deltas and not is_attention(layer.mixer):
+            if layer.index in self.states.shapes and not is_attention(layer.mixer):
                 weight = self._linears[layer.mixer.gates.weight.name]
                 found = max(found, self.product_bytes(weight, rows))
         return found
@@ -351,7 +349,7 @@ class StepPlans:
             # Gate and up are written in 16 bits; what is written in float32 is no wider than what
             # a mixer of tokens reads.
             columns = [kind.shape.qkv_columns for kind in self._kinds]
-            columns += [shape.input_columns for shape in self.deltas.values()]
+            columns += [shape.input_columns for shape in self.states.shapes.values()]
             columns += [self.latents.summed_columns] if self.latents else []
             narrow = max(self._spec.hidden_size, self._told_columns, *columns)
             splits = self.turned_splits(weight, rows) if takes_8bit(weight) else 1

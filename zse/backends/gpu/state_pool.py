@@ -1,7 +1,8 @@
 """States of linear attention on the device: one of fixed size for each sequence, layer by layer.
 
 A layer holds the rings of all slots ``[slots, width, channels]``, then their matrices ``[slots,
-value_heads, key_dim, value_dim]``, both float32. Which slot is whose: ``zse.backends.states``.
+value_heads, key_dim, value_dim]``, both float32. Which slot is whose: ``zse.backends.states``, and
+where drafts are checked ``draft_states``.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zse.backends.gpu.draft_states import StateRows
     from zse.backends.types import SequenceChunk, StepBatch, StepKind
     from zse.kernels.lm_head_sample.entries import AdjustmentEntries
     from zse.kv.windows import WindowGroup
@@ -52,6 +53,8 @@ class StepLimits:
     """Rows that a step can sample."""
     all_single: bool = False
     """Whether tokens of prompts, too, are computed each on its own."""
+    has_draft_states: bool = False
+    """Whether drafts leave states, each in a slot of its own."""
     context_queries: int = 0
     """Queries in a tile of attention over lines."""
     most_context_blocks: int = 0
@@ -87,6 +90,8 @@ class StepPlan:
     """Whether some row reports the state that its token is chosen from."""
     adapter_tiles: int
     """Tiles of rows that have one adapter each; 0 where no row has one."""
+    states: StateRows | None = None
+    """Where states lie, of a model that checks drafts with them; None: in the sequences' slots."""
 
     @property
     def num_rows(self) -> int:
@@ -174,6 +179,7 @@ def shape_of(
     return InputShape(
         decode_rows=bucket or plan.single_rows,
         rows_follow=plan.single_rows > len(plan.single),
+        state_rows=0 if plan.states is None else bucket or plan.single_rows,
         prefill_rows=sum(lengths),
         tiles=_count_tiles(lengths, limits.tile_queries),
         context_blocks=context_blocks,

@@ -18,6 +18,7 @@ from zse.kernels.lm_head_sample.row import uniform_single
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from zse.backends.gpu.draft_states import StateRows
     from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.step import StepLimits, StepPlan
     from zse.backends.types import SequenceChunk
@@ -51,6 +52,8 @@ def write_inputs(view: memoryview, plan: StepPlan, shape: InputShape, limits: St
     writer.integers(writer.arrays.prefill_tables, prefill_tables)
     _write_tables(writer, plan, shape, limits)
     _write_runs(writer, [chunks[i] for i in plan.prefill])
+    if plan.states is not None:
+        _write_states(writer, plan.states, padding, limits.max_slots)
     if shape.typed_rows:
         _write_types(writer, [chunks[i] for i in plan.prefill])
     _write_tiles(writer, tiles_of(plan, shape, limits.tile_queries))
@@ -143,6 +146,15 @@ def _write_runs(writer: InputWriter, chunks: Sequence[SequenceChunk]) -> None:
     writer.integers(arrays.run_num_rows, lengths)
     writer.integers(arrays.run_first_positions, [chunk.start_position for chunk in chunks])
     writer.integers(arrays.run_slots, [chunk.sequence_slot for chunk in chunks])
+
+
+def _write_states(
+    writer: InputWriter, states: StateRows, padding: int, padding_slot: int
+) -> None:
+    arrays = writer.arrays
+    writer.integers(arrays.state_slots, [*states.single, *[padding_slot] * padding])
+    writer.integers(arrays.state_runs, [*states.runs, *[1] * padding])
+    writer.integers(arrays.run_slots, states.prefill)
 
 
 def _write_types(writer: InputWriter, texts: Sequence[SequenceChunk]) -> None:

@@ -111,6 +111,7 @@ class StepMaker:
         shape = InputShape(
             decode_rows=key.rows,
             rows_follow=key.kind == "verify",
+            state_rows=key.rows * self.limits.has_draft_states,
             sequences=key.rows,
             table_stride=self.limits.table_stride,
             windows=len(self.limits.windows),

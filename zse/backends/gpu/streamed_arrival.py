@@ -16,7 +16,7 @@ from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.row_maxima import room_for
 from zse.backends.gpu.streamed import StreamedPasses
-from zse.backends.states import states_of
+from zse.backends.states import states_on_gpu
 from zse.device.probe import probe
 from zse.errors import DeviceError, ZSEError
 from zse.format.schemes import Scheme, kernel_format
@@ -202,7 +202,7 @@ def _bytes_beside(
         plans.largest_scratch_bytes()
         + tables
         + room_for(plans.turned_matrices)
-        + states_of(spec, options).length_bytes
+        + states_on_gpu(spec, options).length_bytes
         + options.lora.gpu_bytes
     )
 

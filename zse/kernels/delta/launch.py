@@ -14,6 +14,7 @@ from zse.kernels.delta.variants import (
     finish_variant,
     scan_variant,
     solve_variant,
+    verify_variant,
 )
 from zse.kernels.layout import Quantized, activation_addresses
 from zse.records import record
@@ -87,8 +88,12 @@ def delta_decode(
     *,
     positions_address: int,
     slots_address: int,
+    runs_address: int = 0,
 ) -> None:
     """Compute one token of each row's sequence, and move its state on.
+
+    With ``runs_address`` rows may follow each other in a sequence, as tokens that may turn out to
+    be wrong: each leaves the state behind it in its row's slot.
 
     Args:
         inputs: Summands, [rows, shape.input_columns]: queries, keys, values, gates of the output.
@@ -96,18 +101,21 @@ def delta_decode(
         output: Where [rows, value columns] go; int8 where a head fills whole groups.
         positions_address: int32 [rows]; a token at 0 starts from an empty state.
         slots_address: int32 [rows], distinct but for rows that nobody reads.
+        runs_address: int32 [rows], how many rows of a sequence begin here: 0 behind its first.
 
     Raises:
         UnsupportedModelError: No kernel takes heads of this width.
     """
     check_delta(shape.key_dim, shape.value_dim, shape.convolution_width)
     scales, sums, outputs = activation_addresses(output)
+    variant_of = verify_variant if runs_address else decode_variant
+    rows = (positions_address, slots_address, *((runs_address,) if runs_address else ()))
     launcher.launch(
-        decode_variant(shape.value_dim, quantized=isinstance(output, Quantized)),
+        variant_of(shape.value_dim, quantized=isinstance(output, Quantized)),
         (inputs.rows, shape.num_value_heads, 1),
         *(inputs.values, gates.values),
         *(layer.convolution, layer.decay, layer.step_bias, layer.norm),
-        *(positions_address, slots_address, states.rings, states.matrices),
+        *(*rows, states.rings, states.matrices),
         *(outputs, scales, sums),
         *(inputs.split_rows, inputs.splits, gates.split_rows, gates.splits),
         *(shape.num_key_heads, shape.num_value_heads, layer.epsilon),

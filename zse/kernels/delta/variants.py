@@ -7,6 +7,7 @@ from zse.kernels.layout import ACTIVATION_GROUP
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 DECODE_MODULE = "zse.kernels.delta.triton.decode"
+VERIFY_MODULE = "zse.kernels.delta.triton.verify"
 PREFILL_MODULE = "zse.kernels.delta.triton.prefill"
 HEAD_DIMS = (64, 128)
 """Widths of heads, the same for keys and values."""
@@ -49,6 +50,12 @@ DECODE = Kernel(
         *_HEADS,
         number("epsilon", "fp32"),
     ),
+)
+VERIFY = Kernel(
+    name="delta.delta_verify",
+    module=VERIFY_MODULE,
+    function="delta_verify",
+    arguments=(*DECODE.arguments[:8], pointer("runs", "i32"), *DECODE.arguments[8:]),
 )
 CONVOLVE = Kernel(
     name="delta.delta_convolve",
@@ -115,6 +122,16 @@ def decode_variant(head_dim: int, *, quantized: bool) -> Variant:
     )
 
 
+def verify_variant(head_dim: int, *, quantized: bool) -> Variant:
+    return variant(
+        VERIFY,
+        num_warps=8,
+        types=None if quantized else {"outputs": "*bf16"},
+        DIM=head_dim,
+        TAPS=CONVOLUTION_WIDTH,
+    )
+
+
 def convolve_variant(head_dim: int) -> Variant:
     return variant(CONVOLVE, DIM=head_dim, TAPS=CONVOLUTION_WIDTH, TOKENS=ROW_TOKENS)
 
@@ -157,8 +174,11 @@ VARIANTS: tuple[Variant, ...] = tuple(
     form
     for head_dim in HEAD_DIMS
     for form in (
-        decode_variant(head_dim, quantized=False),
-        *([decode_variant(head_dim, quantized=True)] if output_can_be_quantized(head_dim) else []),
+        *(
+            single(head_dim, quantized=quantized)
+            for single in (decode_variant, verify_variant)
+            for quantized in (False, True)[: 1 + output_can_be_quantized(head_dim)]
+        ),
         convolve_variant(head_dim),
         solve_variant(head_dim),
         scan_variant(head_dim),

@@ -72,24 +72,30 @@ def delta_decode(
         projected, ring, convolution, row, 2 * key_columns + head * DIM + wide, position,
         channels, TAPS,
     )  # fmt: skip
-    query = query * tl.rsqrt(tl.sum(query * query, axis=0) + L2_EPSILON) * (DIM**-0.5)
-    key = key * tl.rsqrt(tl.sum(key * key, axis=0) + L2_EPSILON)
     steps = Summands(gates, gate_rows, gate_splits, 2 * value_heads)
     line = row + tl.zeros((1,), tl.int64)
     log_decay, beta = read_gates(steps, Rates(decay, step_bias), line, line >= 0, head, value_heads)
 
-    state = state * tl.exp(log_decay)[:, None]
-    known = tl.sum(state * key[:, None], axis=0)
-    state += key[:, None] * ((value - known) * beta)[None, :]
+    state, mixed = move_on(state, query, key, value, log_decay, beta, DIM)
     tl.store(at, state)
-    mixed = tl.sum(state * query[:, None], axis=0)
     mixed = mixed * tl.rsqrt(tl.sum(mixed * mixed, axis=0) / DIM + epsilon) * weight
     mixed *= silu(read(projected, row, channels + head * DIM + wide, wide >= 0))
-    _store_head(mixed, outputs, scales, sums, row, head, value_heads, DIM, PLAIN)
+    store_head(mixed, outputs, scales, sums, row, head, value_heads, DIM, PLAIN)
 
 
 @triton.jit
-def _store_head(
+def move_on(state, query, key, value, log_decay, beta, DIM: tl.constexpr):
+    """Return a state behind one more token, and what its query finds there."""
+    query = query * tl.rsqrt(tl.sum(query * query, axis=0) + L2_EPSILON) * (DIM**-0.5)
+    key = key * tl.rsqrt(tl.sum(key * key, axis=0) + L2_EPSILON)
+    state = state * tl.exp(log_decay)[:, None]
+    known = tl.sum(state * key[:, None], axis=0)
+    state += key[:, None] * ((value - known) * beta)[None, :]
+    return state, tl.sum(state * query[:, None], axis=0)
+
+
+@triton.jit
+def store_head(
     values, outputs, scales, sums, row, head, heads, DIM: tl.constexpr, PLAIN: tl.constexpr
 ):
     """Store [DIM] values of one head: int8 where a head is a group of activations, or 16 bits."""
