@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.retained import Retained
     from zse.backends.handles import Handle
-    from zse.backends.operations import Step
+    from zse.backends.operations import Forward, Step
+    from zse.backends.types import Answers, StepBatch
     from zse.kv.host_tier import HostBlocks
     from zse.kv.windows import WindowGroup
     from zse.models.spec import Pooling
@@ -24,6 +25,17 @@ class Pooler(Protocol):
         """Return the vector of each chunk, which is a whole text: one of its rows, or their mean.
 
         Rows are normalized before. If the model has a classifier, its scores are returned instead.
+        """
+
+
+@runtime_checkable
+class Guesser(Protocol):
+    """A backend that makes other passes over a model's blocks than the model's own."""
+
+    def guess(self, batch: StepBatch, forward: Forward) -> Answers:
+        """Compute such a pass, of single rows, and wait for the tokens that it chooses.
+
+        What it writes into blocks, steps write again before they read it.
         """
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.abilities import Lends, Pooler, Retainable, Settles, TimesSteps
+from zse.backends.abilities import Guesser, Lends, Pooler, Retainable, Settles, TimesSteps
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
@@ -116,9 +116,14 @@ class ModelRunner(RunnerBlocks):
         return self._crew is None and getattr(self._backend, "computes_alone", False)
 
     @property
-    def serves_guesses(self) -> bool:
-        """Whether steps leave states of tokens, and other passes over the same blocks are made."""
-        return self._crew is None and getattr(self._backend, "serves_guesses", False)
+    def makes_guesses(self) -> bool:
+        """Whether other passes over the same blocks are made: see ``guess``."""
+        return self._crew is None and isinstance(self._backend, Guesser)
+
+    @property
+    def leaves_states(self) -> bool:
+        """Whether steps leave states of tokens: see ``SequenceChunk.states_to``."""
+        return self._crew is None and getattr(self._backend, "leaves_states", False)
 
     @property
     def most_batch_tokens(self) -> int:
@@ -178,12 +183,10 @@ class ModelRunner(RunnerBlocks):
         return self.submit(batch).wait()
 
     def guess(self, batch: StepBatch, forward: Forward) -> Answers:
-        """Compute another pass over the model's blocks, and wait: see ``serves_guesses``.
-
-        What it writes there is of guesses: steps write it again before they read it.
-        """
+        """Compute another pass over the model's blocks, and wait: see ``Guesser``."""
+        assert isinstance(self._backend, Guesser)
         with self._lock:
-            return self._backend.submit(batch, forward).wait()
+            return self._backend.guess(batch, forward)
 
     def bind_adapter(self, adapter: AdapterWeights) -> Handle:
         """Return an adapter as requests name it; safe while steps run.

@@ -118,9 +118,7 @@ def test_a_sequence_goes_on_behind_the_drafts_that_stood(path: Path, right: int)
             drafts = expected[start - 5 : start - 5 + right] + [71, 0, 3][right:]
             check = SequenceChunk(1, [known, *drafts], start, (5,), "verify")
             other = chunk(TOKENS[:3], 0, slot=0)
-            pending = runner.submit(
-                StepBatch(chunks=[check, other], sampling=[GREEDY * 4, GREEDY])
-            )
+            pending = runner.submit(StepBatch(chunks=[check, other], sampling=[GREEDY * 4, GREEDY]))
             answer = [token.token_id for token in pending.wait()[0]]
             assert pending.wait()[0][-1].token_id == answer[-1]  # settled once
             stood = len(answer) - 1

@@ -59,7 +59,7 @@ class CPUBackend(Recorder):
     """See ``zse.backends.operations.Backend``."""
 
     looks_ahead = False
-    serves_guesses = True
+    leaves_states = True
     _stream: Stream | None = None
     """What comes from layers that are computed elsewhere; None: all of them are here."""
 
@@ -191,6 +191,10 @@ class CPUBackend(Recorder):
         later = LaterStep(compute, self._later)
         self._later.append(later)
         return later
+
+    def guess(self, batch: StepBatch, forward: Forward) -> Answers:
+        """Compute another pass than the model's own: see ``Guesser``."""
+        return self.submit(batch, forward).wait()
 
     def _compute(self, batch: StepBatch, forward: Forward) -> Answers:
         check_states(batch.chunks, self.states)

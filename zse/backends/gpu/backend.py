@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.captured import CapturedSteps
 from zse.backends.gpu.draft_states import DraftStates
+from zse.backends.gpu.guessing import GuessingBackend
 from zse.backends.gpu.kinds import text_operations_of
 from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.pooled_blocks import PooledBlocks
 from zse.backends.gpu.retained import Retained
-from zse.backends.gpu.starting import StartingBackend
 from zse.backends.gpu.step import StepPlan, plan_step, without_choice
 from zse.backends.gpu.step_maker import StepMaker
 from zse.backends.gpu.step_timer import StepTimer
-from zse.backends.gpu.transfers import DeviceRows, ResultRing, StagingRing
+from zse.backends.gpu.transfers import RING, DeviceRows, ResultRing, SampledMemory, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.states import check_states
 from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from zse.stream.weights import StreamFacts
 
 
-class GPUBackend(PooledBlocks, StartingBackend):
+class GPUBackend(PooledBlocks, GuessingBackend):
     """See ``zse.backends.operations.Backend``. ``launcher`` puts kernels into ``stream``."""
 
     def __init__(
@@ -67,13 +67,12 @@ class GPUBackend(PooledBlocks, StartingBackend):
         self._mask_staging = StagingRing(gpu)
         self.states = model.plans.states
         self._draft_states = DraftStates(self.states)
+        self._sampled = SampledMemory(
+            gpu, max_rows=limits.max_sampled, max_slots=limits.max_slots, stream=stream
+        )
+        num_stages = 1 if model.flow is None else model.flow.num_stages
         self._result_ring = ResultRing(
-            gpu,
-            max_rows=limits.max_sampled,
-            max_slots=limits.max_slots,
-            stream=stream,
-            check=self._check_ranks,
-            in_flight=1 if model.flow is None else model.flow.num_stages,
+            gpu, self._sampled, check=self._check_ranks, count=max(RING, num_stages + 1)
         )
         self._flow = model.flow
         self._ends_here = model.spec.place.is_last
@@ -83,7 +82,7 @@ class GPUBackend(PooledBlocks, StartingBackend):
         self._timer: StepTimer | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows
-        super().__init__(model, self._result_ring.arrays)
+        super().__init__(model, self._sampled.arrays)
 
     # --- steps ---------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.step import StepPlan
     from zse.backends.gpu.step_maker import StepMaker
+    from zse.backends.operations import Forward
     from zse.device.gpu import Stream
     from zse.kernels.launcher import Launcher
 
@@ -56,7 +57,14 @@ class CapturedSteps(dict[GraphKey, CapturedStep]):
 
     def repeats(self, plan: StepPlan) -> bool:
         """Whether a step is one that is repeated from a graph, and graphs have begun to be."""
-        return _can_repeat(plan) and self._is_due()
+        return self.can_repeat(plan) and self._is_due()
+
+    @staticmethod
+    def can_repeat(plan: StepPlan) -> bool:
+        """Whether a graph can hold a step: each row is one of its own, and gets a successor."""
+        fits = plan.single_rows <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
+        all_sampled = plan.kind != "prefill" and len(plan.sampled) == plan.single_rows
+        return fits and all_sampled and not plan.wants_hidden
 
     def _is_due(self) -> bool:
         """Whether steps are captured by now: where none is, the first one is launched as it is.
@@ -67,13 +75,20 @@ class CapturedSteps(dict[GraphKey, CapturedStep]):
         return bool(self) or not is_first or self.begin_first
 
     def repeat(
-        self, plan: StepPlan, work: Callable[[Step], object], choose: Callable[[Step], object]
+        self,
+        plan: StepPlan,
+        work: Callable[[Step], object],
+        choose: Callable[[Step], object],
+        guess: Forward | None = None,
     ) -> CapturedStep:
-        """Launch a step that ``repeats``; captured first where it is the first one of its kind."""
+        """Launch a step that a graph can hold; captured first where none of its kind was yet.
+
+        ``guess`` is what ``work`` launches where that is not the model's own pass.
+        """
         bucket = bucket_of(plan.single_rows)
         room = room_for(len(plan.entries.rows))
         tiles = tile_room(plan.adapter_tiles, bucket)
-        key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles)
+        key = GraphKey(plan.kind, bucket, plan.sampling_kind, room, tiles, guess)
         captured = self.captured(key, work, choose)
         if captured.is_turned:  # perhaps of a model that has come since
             self._model.prepare_turned(self._launcher)
@@ -99,9 +114,3 @@ class CapturedSteps(dict[GraphKey, CapturedStep]):
         for captured in self.values():
             captured.free()
         self.clear()
-
-
-def _can_repeat(plan: StepPlan) -> bool:
-    fits = plan.single_rows <= MAX_BUCKET and len(plan.entries.rows) <= ENTRY_ROOMS[-1]
-    all_sampled = plan.kind != "prefill" and len(plan.sampled) == plan.single_rows
-    return fits and all_sampled and not plan.wants_hidden

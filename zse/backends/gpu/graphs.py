@@ -13,6 +13,7 @@ from zse.records import record
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from zse.backends.operations import Forward
     from zse.backends.types import StepKind
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Block, GraphExec, Grid
@@ -96,6 +97,8 @@ class GraphKey(NamedTuple):
     """Adjusted logits there is room for."""
     adapter_tiles: int = 0
     """Tiles of rows with adapters that there is room for; 0 for a step without adapters."""
+    guess: Forward | None = None
+    """What guesses, where it is not the model's own pass."""
 
 
 @record

@@ -148,9 +148,7 @@ def _write_runs(writer: InputWriter, chunks: Sequence[SequenceChunk]) -> None:
     writer.integers(arrays.run_slots, [chunk.sequence_slot for chunk in chunks])
 
 
-def _write_states(
-    writer: InputWriter, states: StateRows, padding: int, padding_slot: int
-) -> None:
+def _write_states(writer: InputWriter, states: StateRows, padding: int, padding_slot: int) -> None:
     arrays = writer.arrays
     writer.integers(arrays.state_slots, [*states.single, *[padding_slot] * padding])
     writer.integers(arrays.state_runs, [*states.runs, *[1] * padding])

@@ -88,35 +88,23 @@ class DeviceRows:
         return 2 * self.rows * self.columns
 
 
-class ResultRing:
-    """Where sampled tokens are written on the device, and their way to the host.
+class SampledMemory:
+    """Where sampled tokens are written on the device.
 
-    The device remembers the last token of ``max_slots`` sequences; one slot more is for padding.
-    ``check`` is called when a step has ended, before its tokens are believed. ``in_flight`` are
-    steps of stages that may be, where there are more than two.
+    It remembers the last token of ``max_slots`` sequences; one slot more is for padding.
     """
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        *,
-        max_rows: int,
-        max_slots: int,
-        stream: Stream,
-        check: Callable[[], None] = lambda: None,
-        in_flight: int = 1,
-    ) -> None:
-        self._gpu = gpu
-        self._check = check
+    def __init__(self, gpu: Gpu, *, max_rows: int, max_slots: int, stream: Stream) -> None:
         sizes = (max_rows, max_rows, max_rows * MAX_ALTERNATIVES, max_rows * MAX_ALTERNATIVES)
-        self._offsets = [0]
+        self.offsets = [0]
         for count in sizes:
-            self._offsets.append(self._offsets[-1] + align_up(count * 4, 256))
+            self.offsets.append(self.offsets[-1] + align_up(count * 4, 256))
         last_tokens_bytes = align_up((max_slots + 1) * 4, 256)
-        self._device: Block = gpu.allocate(self._offsets[-1] + last_tokens_bytes)
-        gpu.fill(self._device.address, 0, self._device.length_bytes, stream)
+        self._device: Block = gpu.allocate(self.offsets[-1] + last_tokens_bytes)
+        self.address = self._device.address
+        gpu.fill(self.address, 0, self._device.length_bytes, stream)
         tokens, logprobs, top_tokens, top_logprobs, last = (
-            self._device.address + offset for offset in self._offsets
+            self.address + offset for offset in self.offsets
         )
         self.arrays = SampledArrays(
             tokens=tokens,
@@ -125,8 +113,33 @@ class ResultRing:
             top_tokens=top_tokens,
             top_logprobs=top_logprobs,
         )
-        count = max(RING, in_flight + 1)
-        self._hosts = [gpu.allocate_host(self._offsets[-1]) for _ in range(count)]
+
+    @property
+    def length_bytes(self) -> int:
+        """Bytes of a step's tokens with all that is told of them."""
+        return self.offsets[-1]
+
+
+class ResultRing:
+    """The way of sampled tokens to the host.
+
+    ``check`` is called when a step has ended, before its tokens are believed; ``count`` steps may
+    be on their way, or be read.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        memory: SampledMemory,
+        *,
+        check: Callable[[], None] = lambda: None,
+        count: int = RING,
+    ) -> None:
+        self._gpu = gpu
+        self._check = check
+        self._device = memory
+        self._offsets = memory.offsets
+        self._hosts = [gpu.allocate_host(memory.length_bytes) for _ in range(count)]
         self._hidden_hosts = [GrowingBuffer(gpu) for _ in range(count)]
         self._events = [gpu.create_event() for _ in range(count)]
         self._next = 0

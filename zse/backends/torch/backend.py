@@ -53,7 +53,7 @@ class TorchBackend(TorchOperations):
     """See ``zse.backends.operations.Backend``."""
 
     looks_ahead = False
-    serves_guesses = True
+    leaves_states = True
 
     def __init__(self, reader: ZSEReader, spec: ModelSpec, options: LoadOptions) -> None:
         check_supported(spec)
@@ -101,6 +101,10 @@ class TorchBackend(TorchOperations):
         self._memory = self._new_memory(num_blocks, self.states)
 
     # --- the pass ------------------------------------------------------------------------------
+
+    def guess(self, batch: StepBatch, forward: Forward) -> Answers:
+        """Compute another pass than the model's own: see ``Guesser``."""
+        return self.submit(batch, forward).wait()
 
     def submit(self, batch: StepBatch, forward: Forward) -> FinishedStep:
         self._claim_thread()

@@ -99,9 +99,10 @@ def _checks_drafts(runner: ModelRunner, asked: str) -> bool:
 
 
 def _check_serves_guesses(runner: ModelRunner, asked: str) -> None:
-    if not getattr(runner, "serves_guesses", False):
+    needed = "makes_guesses" if asked == "early-exit" else "leaves_states"
+    if not getattr(runner, needed, False):
         raise UnsupportedModelError(
-            f"--speculate {asked} computes on one CPU alone; this model runs on {runner.device}",
+            f"--speculate {asked} does not compute on what this model runs on: {runner.device}",
             hint="Choose --speculate suffix, or name a --draft-model.",
         )
     if asked == "early-exit" and runner.streaming is not None:

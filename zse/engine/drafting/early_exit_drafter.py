@@ -35,6 +35,9 @@ _PARTS = (8, 4, 2)
 """Parts of the layers that are tried."""
 _COMPARED_DRAFTS = 3
 """For which exits are compared."""
+_UNKNOWN = 0
+"""In the place of drafts behind a token that only the device knows: its sequence waits for that
+token, and is asked again. No step checks these."""
 
 
 class EarlyExitDrafter:
@@ -67,9 +70,10 @@ class EarlyExitDrafter:
         return [self._offer(sequence) for sequence in sequences]
 
     def propose(self, wanted: Many[tuple[Sequence, int]]) -> list[list[int]]:
-        drafts: list[list[int]] = [[] for _ in wanted]
-        for place in range(max((count for _, count in wanted), default=0)):
-            going_on = [i for i, (_, count) in enumerate(wanted) if count > place]
+        drafts = [[_UNKNOWN] * (2 * sequence.num_pending) for sequence, _ in wanted]
+        able = [i for i, (sequence, _) in enumerate(wanted) if not sequence.num_pending]
+        for place in range(max((wanted[i][1] for i in able), default=0)):
+            going_on = [i for i in able if wanted[i][1] > place]
             began = self._now()
             tokens = self._exit.tokens_after([(wanted[i][0], drafts[i]) for i in going_on])
             self._exit.note(self._now() - began)
@@ -90,7 +94,7 @@ class EarlyExitDrafter:
     def _offer(self, sequence: Sequence) -> Offer:
         room = self._runner.max_position - sequence.num_tokens
         most = max(0, min(MOST_DRAFTS_EACH, room))
-        if not most or sequence.num_pending:
+        if not most:
             return NO_OFFER
         return Offer(self._exit.tally.rate(0), most, self._exit.seconds_each)
 

@@ -71,7 +71,7 @@ def delta_verify(
         steps = Summands(gates, gate_rows, gate_splits, 2 * value_heads)
         source = rings + own_slot * TAPS * channels
         first = key_head * DIM
-        for index in range(0, count):
+        for index in range(count):
             row, position = first_row + index, start + index
             slot = tl.load(slots + row).to(tl.int64)
             ring = rings + slot * TAPS * channels
