@@ -381,17 +381,19 @@ def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> N
         inputs, gates = sums(shape.input_columns), sums(4)
         if not quantized or delta_forms.output_can_be_quantized(head_dim):
             target = output(shape.value_columns, quantized=quantized)
-            delta_decode(
-                launcher,
-                shape,
-                inputs,
-                gates,
-                layer,
-                states,
-                target,
-                positions_address=0,
-                slots_address=0,
-            )
+            for runs_address in (0, 256):
+                delta_decode(
+                    launcher,
+                    shape,
+                    inputs,
+                    gates,
+                    layer,
+                    states,
+                    target,
+                    positions_address=0,
+                    slots_address=0,
+                    runs_address=runs_address,
+                )
         delta_prefill(
             launcher,
             shape,

@@ -50,7 +50,7 @@ def first_layers(runner: ModelRunner, count: int) -> Any:
 
 def test_first_layers_guess_what_torch_guesses_and_steps_go_on_as_if_nobody_had(path: Path) -> None:
     found: list[list[int]] = []
-    sizes = {"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16}
+    sizes: dict[str, Any] = {"num_blocks": 8, "max_sequences": 2, "max_batch_tokens": 16}
     reference = load_runner(path, load_options(device="torch", threads=1, **sizes))
     for runner in (open_runner(path, exact_activations=True), reference):
         with closing(runner):
@@ -66,7 +66,7 @@ def test_first_layers_guess_what_torch_guesses_and_steps_go_on_as_if_nobody_had(
 
 
 def test_drafts_by_first_layers_change_no_answer_where_steps_are_sent_ahead(path: Path) -> None:
-    sizes = {"num_blocks": 8, "max_batch_tokens": 16, "deterministic": True}
+    sizes: dict[str, Any] = {"num_blocks": 8, "max_batch_tokens": 16, "deterministic": True}
 
     def answered(speculate: str) -> tuple[object, SpeculationCounts]:
         params = SamplingParams(temperature=0.0, max_tokens=7, ignore_eos=True)

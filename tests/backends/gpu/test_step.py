@@ -317,6 +317,7 @@ def test_sequences_of_long_prompts_are_listed_one_after_the_other_for_their_line
 def test_arrays_do_not_overlap_and_are_aligned():
     shape = InputShape(
         decode_rows=3,
+        state_rows=3,
         prefill_rows=70,
         tiles=2,
         context_blocks=8,

@@ -72,11 +72,12 @@ def delta_decode(
         projected, ring, convolution, row, 2 * key_columns + head * DIM + wide, position,
         channels, TAPS,
     )  # fmt: skip
+    query, key = to_unit_length(query, key, DIM)
     steps = Summands(gates, gate_rows, gate_splits, 2 * value_heads)
     line = row + tl.zeros((1,), tl.int64)
     log_decay, beta = read_gates(steps, Rates(decay, step_bias), line, line >= 0, head, value_heads)
 
-    state, mixed = move_on(state, query, key, value, log_decay, beta, DIM)
+    state, mixed = move_on(state, query, key, value, log_decay, beta)
     tl.store(at, state)
     mixed = mixed * tl.rsqrt(tl.sum(mixed * mixed, axis=0) / DIM + epsilon) * weight
     mixed *= silu(read(projected, row, channels + head * DIM + wide, wide >= 0))
@@ -84,10 +85,15 @@ def delta_decode(
 
 
 @triton.jit
-def move_on(state, query, key, value, log_decay, beta, DIM: tl.constexpr):
-    """Return a state behind one more token, and what its query finds there."""
+def to_unit_length(query, key, DIM: tl.constexpr):
     query = query * tl.rsqrt(tl.sum(query * query, axis=0) + L2_EPSILON) * (DIM**-0.5)
     key = key * tl.rsqrt(tl.sum(key * key, axis=0) + L2_EPSILON)
+    return query, key
+
+
+@triton.jit
+def move_on(state, query, key, value, log_decay, beta):
+    """Return a state behind one more token, and what its query finds there."""
     state = state * tl.exp(log_decay)[:, None]
     known = tl.sum(state * key[:, None], axis=0)
     state += key[:, None] * ((value - known) * beta)[None, :]

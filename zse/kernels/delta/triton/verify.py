@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zse.kernels.delta.triton.decode import move_on, store_head
+from zse.kernels.delta.triton.decode import move_on, store_head, to_unit_length
 from zse.kernels.delta.triton.parts import Rates, Summands, read, read_gates, silu
 
 
@@ -87,11 +87,12 @@ def delta_verify(
                 projected, source, ring, convolution, row, index,
                 2 * key_columns + head * DIM + wide, position, channels, TAPS,
             )  # fmt: skip
+            query, key = to_unit_length(query, key, DIM)
             line = row + tl.zeros((1,), tl.int64)
             log_decay, beta = read_gates(
                 steps, Rates(decay, step_bias), line, line >= 0, head, value_heads
             )
-            state, mixed = move_on(state, query, key, value, log_decay, beta, DIM)
+            state, mixed = move_on(state, query, key, value, log_decay, beta)
             tl.store(states + (slot * value_heads + head) * (DIM * DIM) + place, state)
             mixed = mixed * tl.rsqrt(tl.sum(mixed * mixed, axis=0) / DIM + epsilon) * weight
             mixed *= silu(read(projected, row, channels + head * DIM + wide, wide >= 0))

@@ -1,0 +1,129 @@
+"""Drafts on a GPU: states that go back behind wrong ones, and first layers that guess."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_answers import told_answers
+
+from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.engine.core import EngineCore
+from zse.engine.drafting.opening import drafter_of_layers
+from zse.engine.drafting.speculator import Speculator
+from zse.engine.request import Request, SamplingParams
+from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.models.runner import ModelRunner, load_runner
+from zse.options import load_options
+from zse.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from zse.backends.types import SampledToken
+    from zse.engine.stats import SpeculationCounts
+
+pytestmark = pytest.mark.gpu
+SHAPE: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1000,
+    "max_position_embeddings": 1024,
+    "num_hidden_layers": 4,
+}
+PROMPT = [(7 * place) % 997 for place in range(40)]
+NEAR = 0.1
+"""Log-probabilities that rows of a check and single rows differ by at most: they round alike but
+for the order of sums."""
+
+
+def opened(path: Path, **values: Any) -> ModelRunner:
+    settings = load_settings()
+    values = {"num_blocks": 64, "max_sequences": 8, **values}
+    options = load_options(device="cuda", kernels=settings.serve.load.device.kernels, **values)
+    return load_runner(path, options, cache_dir=settings.cache_dir)
+
+
+def row(step: int = 0) -> SamplingRow:
+    return SamplingRow(temperature=0.0, step=step, logprobs=5)
+
+
+def chunk(tokens: list[int], start: int, slot: int, kind: Any = None) -> SequenceChunk:
+    blocks = range(slot * 8, slot * 8 + 8)
+    return SequenceChunk(slot, tokens, start, blocks, kind or kind_of(len(tokens)))
+
+
+def answer(runner: ModelRunner, one: SequenceChunk, *others: SequenceChunk) -> list[SampledToken]:
+    """Return what comes of a chunk, beside others in the same step."""
+    chunks = (one, *others)
+    rows = [[row()] * (len(c.token_ids) if c.kind == "verify" else 1) for c in chunks]
+    return list(runner.execute(StepBatch(chunks=chunks, sampling=rows))[0])
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_states_go_back_behind_wrong_drafts(head_dim: int, make_pair: Callable[..., Any]) -> None:
+    states = {
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "num_hidden_layers": 3,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+    }
+    pair = make_pair("qwen3_5", "int8", **{**SHAPE, **states})
+    with closing(opened(pair.path, speculate="suffix")) as runner:
+        alone = answer(runner, chunk(PROMPT, 0, 0))
+        for position in range(len(PROMPT), len(PROMPT) + 24):
+            alone += answer(runner, chunk([alone[-1].token_id], position, 0))
+        for num_right, beside in itertools.product((0, 1, 4), (False, True)):
+            place = 0
+            answer(runner, chunk(PROMPT, 0, 1))
+            while place < 16:
+                known = [token.token_id for token in alone[place : place + 1 + num_right]]
+                wrong = [(alone[place + num_right + 1].token_id + 1) % 1000, 5]
+                check = chunk([*known, *wrong], len(PROMPT) + place, 1, "verify")
+                other = [chunk(PROMPT[:9], 0, 2)] if beside else []
+                found = answer(runner, check, *other)
+                place += 1
+                assert len(found) >= 1
+                for token, expected in zip(found, alone[place:], strict=False):
+                    is_sure = expected.top[0][1] - expected.top[1][1] > 2 * NEAR
+                    assert token.token_id == expected.token_id or not is_sure
+                    assert dict(token.top).get(expected.token_id, -99.0) == pytest.approx(
+                        expected.logprob, abs=NEAR
+                    )
+                place += num_right
+                if len(found) != 1 + num_right:  # two tokens were almost equally likely
+                    break
+        assert len(runner._backend._draft_states._slots._free) == runner.most_drafts
+
+
+def test_first_layers_change_no_answer_where_every_token_is_computed_alone(
+    make_pair: Callable[..., Any],
+) -> None:
+    path = make_pair("qwen2", "int4", **SHAPE).path
+
+    def answered(speculate: str) -> tuple[object, SpeculationCounts]:
+        runner = opened(path, deterministic=True)
+        params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=2)
+        requests = [
+            Request(request_id=str(i), prompt_token_ids=PROMPT[i:], params=params) for i in range(3)
+        ]
+        speculator = Speculator(
+            drafter_of_layers(runner, 2), itertools.count().__next__, writes_ahead=True
+        )
+        options = load_options(num_blocks=64, max_sequences=8, block_size=32, deterministic=True)
+        begin = None if speculate == "off" else lambda: speculator
+        with closing(EngineCore(runner, options, begin_speculation=begin)) as core:
+            return told_answers(core, requests), core.stats().speculation
+
+    expected, _ = answered("off")
+    found, counts = answered("early-exit")
+    assert found == expected
+    assert counts.draft_tokens > 0
