@@ -1,10 +1,12 @@
 """A mesh of GPU nodes on one host against one GPU: the same text, its speed, and a node that dies.
 
-    scripts/bench/mesh_gpu.py MODEL.zse [--devices cuda:0,cuda:1] [--tokens 256] [--streams 16]
+    scripts/bench/mesh_gpu.py MODEL.zse [--nodes 0/1] [--tokens 256] [--streams 16] [--kill rank]
 
-Each device is a node, a process of its own; one named twice is two nodes on one GPU, which shows
-that all of it works and nothing of how fast two GPUs are. All compute with --deterministic, so that
-texts can be compared. Prints a line for each part, the last line is JSON.
+--nodes has the GPUs of each node: 0/1 are two nodes, 0,1 is one whose layers two GPUs share, and
+0,1/2,3 are two such. A GPU that is named twice takes turns, which shows that all of it works and
+nothing of how fast two GPUs are. One server on the GPUs of the first node is compared with. All
+compute with --deterministic, so that texts can be. In the midst of an answer the last node is
+killed, or one of its ranks. Prints a line for each part, the last line is JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +26,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
+
+from child_processes import children_of
 from machine import machine_facts
 
 SECRET = "a secret of this benchmark"
@@ -131,15 +137,25 @@ def serve_words(options: argparse.Namespace, port: int) -> list[str]:
             "2048", "--max-running", str(max(options.streams, 4))]  # fmt: skip
 
 
+def device_words(gpus: str) -> list[str]:
+    """Return the flags of a node, or of a server, that computes on these."""
+    count = 1 + gpus.count(",")
+    shared = ["--tensor-parallel", str(count)] if count > 1 else []
+    if gpus.startswith("cpu"):
+        return ["--device", "cpu", *shared]
+    return ["--device", "cuda", "--gpus", gpus, *shared] if shared else ["--device", f"cuda:{gpus}"]
+
+
 def lose_a_node(
     options: argparse.Namespace, port: int, node: Process, expected: str
 ) -> dict[str, Any]:
-    """Kill a node in the midst of an answer; return what came of that."""
+    """Kill a node, or a rank of it, in the midst of an answer; return what came of that."""
     found: list[tuple[str, float]] = []
     asked = threading.Thread(target=lambda: found.append(ask(port, options.tokens)))
     asked.start()
     time.sleep(options.kill_after)
-    node.process.kill()
+    ranks = children_of(node.process.pid)
+    os.kill(ranks[0] if options.kill == "rank" else node.process.pid, signal.SIGKILL)
     asked.join()
     return {"same_text": found[0][0] == expected, "seconds": round(found[0][1], 3)}
 
@@ -147,18 +163,19 @@ def lose_a_node(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="a .zse file")
-    parser.add_argument("--devices", default="cuda:0,cuda:1", help="of the nodes, or cpu")
+    parser.add_argument("--nodes", default="0/1", help="GPUs of each, or cpu, or cpu,cpu")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--memory-gib", type=float, default=20.0, help="of each node")
+    parser.add_argument("--kill", choices=("node", "rank"), default="node")
     parser.add_argument("--kill-after", type=float, default=1.0, help="seconds; 0: kill nobody")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/zse-mesh-gpu"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    devices, report = options.devices.split(","), {"devices": options.devices}
+    nodes_gpus, report = options.nodes.split("/"), {"nodes": options.nodes}
     with ExitStack() as running:
         port = free_port()
-        words = [*serve_words(options, port), "--device", devices[0]]
+        words = [*serve_words(options, port), *device_words(nodes_gpus[0])]
         with Process(options.folder / "alone.log", words) as server:
             wait_ready(server, port)
             alone = measured(port, options.tokens, options.streams)
@@ -166,17 +183,17 @@ def main() -> None:
         report["alone"] = alone
         print("alone", json.dumps(alone), flush=True)
         nodes, addresses = [], []
-        for number, device in enumerate(devices):
+        for number, gpus in enumerate(nodes_gpus):
             addresses.append(f"127.0.0.1:{free_port()}")
             words = ["zse", "mesh", "start", "--no-discovery", "--listen", addresses[-1],
-                     "--name", f"n{number}", "--device", device,
+                     "--name", f"n{number}", *device_words(gpus),
                      "--memory-gib", str(options.memory_gib)]  # fmt: skip
             nodes.append(
                 running.enter_context(Process(options.folder / f"node{number}.log", words))
             )
         port = free_port()
         words = [*serve_words(options, port), "--device", "cpu", "--mesh", ",".join(addresses),
-                 "--mesh-nodes", str(len(devices)), "--mesh-split", "even",
+                 "--mesh-nodes", str(len(nodes_gpus)), "--mesh-split", "even",
                  "--mesh-wait", str(START_SECONDS)]  # fmt: skip
         front = running.enter_context(Process(options.folder / "front.log", words))
         ready = wait_ready(front, port)

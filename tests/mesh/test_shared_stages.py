@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, suppress
 from os import kill
 
 import pytest
+from child_processes import children_of
 from forked_nodes import ForkedNodes
 from mesh_requests import all_ready, requests_of, until
 
@@ -44,8 +45,10 @@ def test_a_killed_rank_and_a_killed_node_of_two_by_two_cost_no_token(make_mesh, 
         answers.run(steps=10)
         until(lambda: all_ready(mesh))
         answers.run(steps=3)
-        assert len(nodes.children("n1")) == 2  # of its own stage, and of the one it stands by for
-        for rank in nodes.children("n1"):
+        assert (
+            len(children_of(nodes.pids["n1"])) == 2
+        )  # of its own stage, and of the one it stands by for
+        for rank in children_of(nodes.pids["n1"]):
             with suppress(ProcessLookupError):
                 kill(rank, signal.SIGKILL)
         answers.run(steps=4)

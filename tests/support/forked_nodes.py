@@ -32,11 +32,6 @@ class ForkedNodes:
     def signal(self, name, number):
         os.kill(self.pids[name], number)
 
-    def children(self, name):
-        """Return the processes that a node has started."""
-        tasks = Path(f"/proc/{self.pids[name]}/task").iterdir()
-        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-
     def __enter__(self):
         return self
 

@@ -19,7 +19,7 @@ from zse.backends.stage_checks import check_image, num_rows_of
 from zse.engine.ranks.devices import options_of
 from zse.engine.ranks.group import RankGroup
 from zse.engine.ranks.opening import check_alike
-from zse.errors import EngineError
+from zse.errors import DeviceError, EngineError
 from zse.mesh.batches import write_batch
 from zse.mesh.rank_messages import Compute, ReadBlocks, WriteBlocks, written
 from zse.mesh.stage_memory import join_memory, most_rows_of
@@ -109,7 +109,12 @@ class SharedStage:
             self._memory.rows(num_rows, self.width)[:] = incoming
         data = write_batch(batch, self.stage.model.vocab_size)
         self._group.tell(written(Compute(data, 0 if incoming is None else num_rows)))
-        return self._part.compute(batch, incoming)
+        try:
+            return self._part.compute(batch, incoming)
+        except DeviceError as error:  # the others are at another place of the step, or gone
+            self._group.fail(f"rank 0 ({self._group.devices[0]}): {error}", error.hint or "")
+            self._group.check()
+            raise
 
     def read_kv(self, blocks: Sequence[int]) -> bytearray:
         """Return the content of some blocks, rank behind rank.

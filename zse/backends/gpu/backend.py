@@ -72,7 +72,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         )
         num_stages = 1 if model.flow is None else model.flow.num_stages
         self._result_ring = ResultRing(
-            gpu, self._sampled, check=self._check_ranks, count=max(RING, num_stages + 1)
+            gpu, self._sampled, check=self.check_ranks, count=max(RING, num_stages + 1)
         )
         self._flow = model.flow
         self._ends_here = model.spec.place.is_last
@@ -258,7 +258,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         if self._arena is not None:
             self._arena.use_pool(pool)
 
-    def _check_ranks(self) -> None:
+    def check_ranks(self) -> None:
         """Refuse what was computed without another rank, which is gone or hangs."""
         for one in (self._model.collectives, self._flow):
             if one is not None:
@@ -288,7 +288,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         try:
             self._gpu.copy_to_host(host.address, address, length_bytes, self._stream)
             self._stream.synchronize()
-            self._check_ranks()
+            self.check_ranks()
             return bytes(host.view[:length_bytes])
         finally:
             host.free()

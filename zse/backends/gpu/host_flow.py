@@ -64,7 +64,7 @@ class HostFlow:
         event.synchronize()
 
     def check(self) -> None:
-        """Do nothing: nobody else has a part in these layers."""
+        """Do nothing: rows come from nobody whose loss could be missed."""
 
     def close(self) -> None:
         self._event.destroy()

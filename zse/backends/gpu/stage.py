@@ -105,6 +105,7 @@ class GPUStage:
         pending = self._backend.submit(batch, self.stage.forward)
         pending.sample()
         answers = pending.wait()
+        self._backend.check_ranks()
         return answers if self.stage.is_last else self._flow.taken(num_rows)
 
     @property
