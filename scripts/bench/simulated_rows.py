@@ -23,7 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from zse.backends.gpu.prompt_rows import filled_rows
 from zse.backends.types import SampledToken, StepBatch
+from zse.device.facts import DeviceFacts
 from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.options import load_options
@@ -36,8 +38,23 @@ DECODE_MS = {1: 1.45, 2: 1.7, 4: 2.1, 8: 2.4, 16: 2.5, 32: 2.6, 64: 4.2, 128: 4.
 """A captured step of so many rows, short contexts; a step has the next power of two of rows."""
 CONTEXT_MS = 12.5e-6
 """Each token that a row looks at adds to it."""
-PROMPT_MS, PROMPT_ROW_MS, TILE_ROWS = 4.5, 0.0119, 128
-"""A step with a prompt, and each of its rows, in whole tiles."""
+TILE_ROWS = 128
+MATRICES = [(4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944)]
+H200 = DeviceFacts(
+    name="NVIDIA H200",
+    target="sm_90",
+    warp_threads=32,
+    multiprocessors=132,
+    shared_memory_optin_bytes=227 << 10,
+    l2_bytes=50 << 20,
+    bandwidth_bytes_per_second=4.3e12,
+)
+PROMPT_MS = {
+    2: 7.0, 3: 8.0, 4: 10.1, 5: 12.4, 6: 13.0, 7: 14.8, 8: 14.5, 9: 15.9, 10: 20.6, 11: 22.0,
+    13: 25.6, 16: 26.5, 17: 28.8, 18: 30.0, 22: 37.8, 26: 41.7, 28: 45.2, 29: 51.3, 32: 52.0,
+    41: 70.4, 46: 78.0, 57: 98.0, 64: 103.5,
+}  # fmt: skip
+"""A step with a prompt of so many tiles of rows, hardly any of them answers."""
 HOST_DECODE_MS = (0.25, 0.024)
 """Planning, launching and delivering a captured step, and for each row."""
 HOST_PROMPT_MS = (5.0, 0.03)
@@ -112,6 +129,10 @@ class SimulatedRunner:
         sampled = [SampledToken(1, 0.0)]
         return SimulatedStep(self.clock, ends, [sampled if row else [] for row in batch.sampling])
 
+    def filled_rows(self, most_rows: int) -> int:
+        """Return how many rows of a step take least each."""
+        return filled_rows(MATRICES, H200, most_rows)
+
     def rest(self, _free_blocks: object) -> None:
         """Hold nothing."""
 
@@ -126,8 +147,12 @@ def device_ms(rows: int, tokens: int, context: int) -> float:
         sizes = sorted(DECODE_MS)
         size = sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)]
         return DECODE_MS[size] + attention
-    whole = math.ceil((rows + tokens) / TILE_ROWS) * TILE_ROWS
-    return PROMPT_MS + whole * PROMPT_ROW_MS + attention
+    tiles = max(math.ceil((rows + tokens) / TILE_ROWS), 2)
+    known = sorted(PROMPT_MS)
+    after = known[min(bisect.bisect_left(known, tiles), len(known) - 1)]
+    before = max((each for each in known if each < tiles), default=after)
+    share = (tiles - before) / max(after - before, 1)
+    return PROMPT_MS[before] + share * (PROMPT_MS[after] - PROMPT_MS[before]) + attention
 
 
 @dataclass

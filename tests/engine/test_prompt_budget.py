@@ -82,6 +82,19 @@ def test_a_crowd_that_holds_up_few_is_read_for_as_long_as_a_glance() -> None:
     assert beside(new_budget(), 8, prompts=16, tokens=CROWD) == LONG - 8
 
 
+def test_a_piece_and_the_rows_beside_it_are_as_many_as_fill_the_device() -> None:
+    def whole_hundreds(most_rows: int) -> int:
+        return most_rows // 100 * 100
+
+    budget = PromptBudget(MOST, LONG, whole_hundreds)
+    assert beside(budget, 2) + 2 == 1000
+    assert beside(budget, 64, prompts=9, tokens=CROWD) + 64 == 1200
+    assert beside(budget, 5000) == LONG // 4
+    budget.note(64, 0, 0.006)
+    budget.note(64, 4096, 0.006 + 4096 * 5e-6)
+    assert beside(budget, 64) + 64 == 2000  # of 2,048 that nobody sees
+
+
 def test_what_a_late_host_saw_of_steps_is_not_taken_for_what_they_take() -> None:
     clock = SimpleNamespace(at=0.0)
     budget = PromptBudget(MOST, LONG, now=lambda: clock.at)

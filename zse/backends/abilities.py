@@ -73,6 +73,14 @@ class Settles(Protocol):
 
 
 @runtime_checkable
+class FillsDevice(Protocol):
+    """A backend on which some numbers of rows are computed better than others."""
+
+    def filled_rows(self, most_rows: int) -> int:
+        """Return how many rows a step with prompts best has, of so many that it may have."""
+
+
+@runtime_checkable
 class TimesSteps(Protocol):
     """A backend whose device can tell when it began and ended a step."""
 

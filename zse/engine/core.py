@@ -88,6 +88,7 @@ class EngineCore:
             max_batch_tokens=self.options.max_batch_tokens,
             max_sequences=self.options.max_sequences,
             well_at_once=getattr(runner, "tokens_beside", MOST_BESIDE),
+            filled_rows=getattr(runner, "filled_rows", None),
             most_drafts=getattr(runner, "most_drafts", MAX_DRAFTS),
         )
         self._limits = Limits(runner, self.options, computes_all_alone=options.device.deterministic)

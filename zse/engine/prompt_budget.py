@@ -54,6 +54,7 @@ class PromptBudget:
     Args:
         most_tokens: Of any step.
         well_at_once: Rows of a step that use the device fully: more give hardly more throughput.
+        filled_rows: Says of how many rows at most a step best has how many; None: of all.
         now: Seconds of a clock.
     """
 
@@ -61,10 +62,12 @@ class PromptBudget:
         self,
         most_tokens: int,
         well_at_once: int,
+        filled_rows: Callable[[int], int] | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._most_tokens = most_tokens
         self._well_at_once = min(well_at_once, most_tokens)
+        self._filled_rows = filled_rows or (lambda most_rows: most_rows)
         self.now = now
         self._submitted: dict[int, float] = {}
         """When the steps in flight were handed over, by the identity of their chunks."""
@@ -146,13 +149,13 @@ class PromptBudget:
         """
         if not num_rows:
             return self._most_tokens
-        # Chunk and decodes together fill whole tiles: one row more would cost a tile more.
         rows = self._rows_of_step(num_rows, num_prompts, prompt_tokens)
-        piece = max(rows - num_rows, self._well_at_once // 4)
         if self._token_seconds:
             plain = self._plain_seconds(num_rows)
             allowed = max(plain * STRETCH, LEAST_SECONDS) - plain
-            piece = max(piece, self._tokens_within(allowed))
+            rows = max(rows, num_rows + self._tokens_within(allowed))
+        # Chunk and decodes together fill whole tiles: one row more would cost a tile more.
+        piece = max(self._filled_rows(rows) - num_rows, self._well_at_once // 4)
         return min(self._most_tokens, max(piece, 1))
 
     def _rows_of_step(self, num_rows: int, num_prompts: int, prompt_tokens: int) -> int:

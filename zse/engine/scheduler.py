@@ -37,6 +37,8 @@ from zse.engine.running import Running
 from zse.kv.table import BlockTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zse.engine.sequence import Sequence
     from zse.kv.cache import KVCache
 
@@ -64,7 +66,7 @@ class Scheduler:
     Args:
         max_batch_tokens: Token budget of a step.
         max_sequences: Most sequences that run at once, at most the budget.
-        well_at_once: Rows of a step that use the device fully; see ``PromptBudget``.
+        well_at_once, filled_rows: See ``PromptBudget``.
         most_drafts: Drafts that a step can check.
     """
 
@@ -75,6 +77,7 @@ class Scheduler:
         max_batch_tokens: int,
         max_sequences: int,
         well_at_once: int = MOST_BESIDE,
+        filled_rows: Callable[[int], int] | None = None,
         most_drafts: int = MAX_DRAFTS,
     ) -> None:
         self._most_drafts = most_drafts
@@ -83,7 +86,7 @@ class Scheduler:
         self._cache = cache
         self._block_size = cache.block_size
         self._max_batch_tokens = max_batch_tokens
-        self.prompt_budget = PromptBudget(max_batch_tokens, well_at_once)
+        self.prompt_budget = PromptBudget(max_batch_tokens, well_at_once, filled_rows)
         """Learns from the time of each step how many prompt tokens the next may take."""
         num_slots = min(max_sequences, max_batch_tokens)
         self._holding = Holding(cache, num_slots)

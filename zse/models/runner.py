@@ -9,7 +9,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
-from zse.backends.abilities import Guesser, Lends, Pooler, Retainable, Settles, TimesSteps
+from zse.backends.abilities import (
+    FillsDevice,
+    Guesser,
+    Lends,
+    Pooler,
+    Retainable,
+    Settles,
+    TimesSteps,
+)
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
 from zse.device.open import runs_on_gpu
 from zse.device.phases import Phases, no_phases
@@ -97,6 +105,11 @@ class ModelRunner(RunnerBlocks):
     def tokens_beside(self) -> int:
         """Tokens of a step at most that others are in flight beside, or answers: read well."""
         return _GPU_TOKENS_BESIDE if runs_on_gpu(self.device.name) else _CPU_TOKENS_BESIDE
+
+    def filled_rows(self, most_rows: int) -> int:
+        """Return how many rows a step with prompts best has, of so many that it may have."""
+        backend = self._backend
+        return backend.filled_rows(most_rows) if isinstance(backend, FillsDevice) else most_rows
 
     @property
     def looks_ahead(self) -> bool:

@@ -61,6 +61,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         self._launcher = launcher
         self._passes = model.passes
         self.looks_ahead = self._passes.looks_ahead
+        self.filled_rows = model.plans.filled_rows
         self._memory = memory
         self._maker = StepMaker(gpu, stream, launcher, model, memory)
         self._limits = limits = self._maker.limits

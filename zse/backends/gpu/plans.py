@@ -18,6 +18,7 @@ from zse.backends.gpu.kinds import (
     low_rank_bytes,
     mixture_plans_of,
 )
+from zse.backends.gpu.prompt_rows import filled_rows
 from zse.backends.gpu.scratch import (
     BATCH_ROWS,
     MixtureBytes,
@@ -105,6 +106,7 @@ class StepPlans:
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
         self.mixtures = mixture_plans_of(spec, linears, self)
         self.scratch = lru_cache(maxsize=256)(self._scratch)
+        self.filled_rows = lru_cache(maxsize=256)(self._filled_rows)
 
     @property
     def rotary_bytes(self) -> int:
@@ -190,6 +192,13 @@ class StepPlans:
             return False
         wanted = {"8": True, "16": False}
         return wanted.get(device.prefill_precision, not self._spec.is_encoder)
+
+    def _filled_rows(self, most_rows: int) -> int:
+        """Return how many rows a step with prompts best has, of so many that it may have."""
+        if self.mixtures:  # experts share the rows, nobody knows how
+            return most_rows
+        shapes = [(weight.rows, weight.columns) for weight in self.turned_matrices]
+        return filled_rows(shapes, self.facts, most_rows)
 
     @property
     def turned_matrices(self) -> Sequence[LinearWeight]:

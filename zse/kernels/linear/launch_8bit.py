@@ -277,14 +277,23 @@ def _form_for(launcher: Launcher, rows: int, tokens: int, output_type: str) -> V
 
 @lru_cache(maxsize=1024)  # a step asks for each of its few shapes in every layer
 def _quickest(output_type: str, rows: int, tokens: int, processors: int, apart: bool) -> Variant:
-    def time_of(form: Variant) -> float:
-        tile_rows, tile_tokens = tile_of(form)
-        tiles = -(-rows // tile_rows) * -(-tokens // tile_tokens)
-        if form.kernel is MATMUL_8BIT_APART:
-            return -(-tiles // processors) * STAYING_ROUNDS
-        return tiles / processors
+    forms = matmul_8bit_forms(output_type, apart=apart)
+    return min(forms, key=lambda form: _rounds_of(form, rows, tokens, processors))
 
-    return min(matmul_8bit_forms(output_type, apart=apart), key=time_of)
+
+def _rounds_of(form: Variant, rows: int, tokens: int, processors: int) -> float:
+    """Return how long a form takes, in times of a tile of the form without rounds."""
+    tiles = _tiles(form, rows, tokens)
+    if form.kernel is MATMUL_8BIT_APART:
+        return -(-tiles // processors) * STAYING_ROUNDS
+    return tiles / processors
+
+
+def relative_time(rows: int, columns: int, tokens: int, device: DeviceFacts) -> float:
+    """Return how long a product with a matrix [N, K] takes beside other ones on a device."""
+    apart = device.target in MATMUL_8BIT_APART.targets
+    form = _quickest("bf16", rows, tokens, device.multiprocessors, apart)
+    return _rounds_of(form, rows, tokens, device.multiprocessors) * columns
 
 
 def _find_row_maxima(
