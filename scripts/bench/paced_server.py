@@ -68,6 +68,9 @@ class PacedCore:
 
     patience_seconds = 0.0
 
+    def watch_readers(self, _are_busy: Any) -> None:
+        """Put nothing off."""
+
     def check(self, *_: Any) -> None:
         """Take everything."""
 

@@ -217,6 +217,7 @@ def core_of(runner: SimulatedRunner, streams: int) -> EngineCore:
     core = EngineCore(runner, load)  # type: ignore[arg-type]
     core._scheduler.prompt_budget.now = runner.clock
     core._scheduler.prompt_budget._last_ended = 0.0
+    core._pipeline._patience.worked = runner.clock
     return core
 
 

@@ -44,7 +44,7 @@ def patience_after(budget, clock, host_seconds):
     patience = Patience(budget)
     for seconds in host_seconds:
         clock.at += seconds
-        patience.note(PROMPT, clock.at - seconds)
+        patience.note(PROMPT, seconds)
     return patience
 
 
@@ -94,7 +94,46 @@ def test_with_prompts_to_read_the_loop_alone_is_waited_for(budget, clock):
     assert patience.seconds_for(PROMPT, has_prompts=True) <= 0
     assert patience.seconds_for(ANSWERS, has_prompts=True) <= 0
     slow = patience_after(budget, clock, [0.030])  # which has to begin at once
-    assert slow.seconds_for(PROMPT, has_prompts=True) < 0
+    assert slow.seconds_for(PROMPT, has_prompts=True, is_writing=True) < 0
+
+
+def test_while_tokens_are_written_the_plan_waits_as_long_as_the_device_has_enough(budget, clock):
+    patience = patience_after(budget, clock, [0.002])
+    budget.submitted(PROMPT, clock.at)
+    most = patience.seconds_for(PROMPT, has_prompts=False)
+    assert most > WRITING_SECONDS
+    assert patience.seconds_for(PROMPT, has_prompts=True, is_writing=True) == most
+    clock.at += WRITING_SECONDS
+    assert patience.seconds_for(PROMPT, has_prompts=True, is_writing=True) > 0
+    assert patience.seconds_for(PROMPT, has_prompts=True) <= 0  # written
+
+
+def test_what_a_host_waited_for_its_turn_is_no_work(ahead):
+    core = ahead.core(ahead.Runner(num_blocks=64), max_batch_tokens=64)
+    patience, submit = core._pipeline._patience, core.runner.submit
+    worked = [1.0]
+    patience.worked = lambda: worked[0]
+
+    def slowly(batch):
+        worked[0] += 0.003
+        core._scheduler.prompt_budget.now = lambda: 1e6  # the clock went on by days
+        return submit(batch)
+
+    core.runner.submit = slowly
+    core.add_request(ahead.request("a", [3, 4, 5, 6], max_tokens=3))
+    assert core.step() == []
+    assert patience._host_seconds == pytest.approx(0.003)
+
+
+def test_the_plan_of_a_core_waits_while_readers_are_busy(core, ahead):
+    core.add_request(ahead.request("a", [3, 4, 5, 6], max_tokens=3))
+    busy = [True]
+    core.watch_readers(lambda: busy[0])
+    assert core.step() == []
+    core.add_request(ahead.request("b", [3, 4, 5, 6], max_tokens=3))
+    assert core.patience_seconds > 1
+    busy[0] = False
+    assert core.patience_seconds <= WRITING_SECONDS
 
 
 @pytest.fixture

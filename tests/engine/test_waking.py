@@ -65,6 +65,25 @@ def test_closed_it_brings_what_was_rung_for_and_leaves_no_descriptor():
     assert asyncio.run(run()) <= 0  # what others left may go meanwhile
 
 
+def test_it_is_answered_when_its_readers_have_gone_on_and_says_so():
+    async def run():
+        loop, inbox, texts, told = asyncio.get_running_loop(), open_inbox(), [], []
+        doorbell = Doorbell(loop, lambda: told.append(list(texts)))
+        reader = loop.create_task(read_all(inbox, texts))
+        await asyncio.sleep(0)  # it waits
+        states = [doorbell.is_answered]
+        doorbell.ring([(inbox, Delta(0, "a"))])
+        doorbell.ring([(inbox, Delta(0, "b"))])
+        states.append(doorbell.is_answered)
+        while not told:
+            await asyncio.sleep(0)
+        states.append(doorbell.is_answered)
+        reader.cancel()
+        return states, told
+
+    assert asyncio.run(run()) == ([True, False, True], [["a", "b"]])
+
+
 def test_a_loop_that_is_late_hands_all_that_has_come_to_its_readers_at_once():
     async def run():
         doorbell, loop = Doorbell(asyncio.get_running_loop()), asyncio.get_running_loop()

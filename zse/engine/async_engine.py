@@ -78,8 +78,15 @@ class AsyncEngine:
         """What crashed the engine thread."""
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams = StreamsInFlight(
-            tokenizer, unread or UnreadBounds(), abort=core.abort, cancel=self._cancel
+            tokenizer,
+            unread or UnreadBounds(),
+            abort=core.abort,
+            cancel=self._cancel,
+            on_read=self._note_read,
         )
+        core.watch_readers(self._streams.are_unread)
+        self._is_patient = False
+        """Whether the engine's thread puts off a step until readers are done with the last one."""
         self._lock = threading.Lock()  # guards what decides whether a stream may be added
         self._adapters: Adapters | None = None
         self._is_draining = False
@@ -320,6 +327,10 @@ class AsyncEngine:
 
     # --- in any thread --------------------------------------------------------------------------
 
+    def _note_read(self) -> None:
+        if self._is_patient:
+            self._commands.put(_nothing)  # wakes the thread
+
     def _refuse_when_down(self) -> None:
         if self.failure is not None:
             raise _crash_error(self.failure)
@@ -373,9 +384,11 @@ class AsyncEngine:
 
     def _await_more(self) -> None:
         """Do what is asked until the next step must be planned, or there is enough for it."""
+        self._is_patient = True
         while (seconds := self._core.patience_seconds) > 0:
             with contextlib.suppress(queue.Empty):
                 self._commands.get(timeout=seconds)()
+        self._is_patient = False
 
     def _next_command(self) -> Callable[[], None]:
         """Wait for what is asked next; a core that nobody asks anything for a while rests."""

@@ -139,6 +139,10 @@ class EngineCore:
         """How long the caller may put off ``step`` at no cost, to add requests first."""
         return self._pipeline.patience_seconds
 
+    def watch_readers(self, are_busy: Callable[[], bool]) -> None:
+        """Put off a step, at no cost, while readers are busy with the tokens of the last one."""
+        self._pipeline.readers_are_busy = are_busy
+
     def check(
         self,
         prompt_token_ids: TokenIds[int],

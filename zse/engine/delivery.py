@@ -72,6 +72,7 @@ class StreamsInFlight:
         unread: Bounds on what is generated and not read by its caller.
         abort: Ends a request, or one choice of it, now; called by the engine's thread.
         cancel: Has a request ended soon; called in any thread.
+        on_read: Called in a loop when its readers have gone on with what was delivered.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class StreamsInFlight:
         *,
         abort: Callable[[str, int | None], None],
         cancel: Callable[[str], None],
+        on_read: Callable[[], None] = _ended,
     ) -> None:
+        self._on_read = on_read
         self._tokenizer = tokenizer
         self._unread = unread
         self._abort = abort
@@ -141,7 +144,7 @@ class StreamsInFlight:
         Drops the references to the engine: in a cycle with it, its memory would stay until the
         garbage collector comes.
         """
-        self._abort = self._cancel = _ended
+        self._abort = self._cancel = self._on_read = _ended
         doorbells, self._doorbells = self._doorbells, {}
         for doorbell in doorbells.values():
             doorbell.close()
@@ -152,7 +155,7 @@ class StreamsInFlight:
     def _doorbell_of(self, loop: asyncio.AbstractEventLoop) -> Doorbell:
         if loop not in self._doorbells:
             open_ones = [each for each in self._doorbells.items() if not each[0].is_closed()]
-            self._doorbells = {**dict(open_ones), loop: Doorbell(loop)}
+            self._doorbells = {**dict(open_ones), loop: Doorbell(loop, self._on_read)}
         return self._doorbells[loop]
 
     def _has_time_to_write(self) -> bool:
@@ -160,6 +163,10 @@ class StreamsInFlight:
         return len(self._streams) <= _MOST_WITH_SHORTCUTS
 
     # --- called by the engine's thread ------------------------------------------------------------
+
+    def are_unread(self) -> bool:
+        """Whether readers have yet to go on with what was delivered: loops are busy with it."""
+        return not all(doorbell.is_answered for doorbell in self._doorbells.values())
 
     def deliver(self, events: list[TokenEvent]) -> None:
         """Hand the events of a step to their readers.

@@ -91,6 +91,9 @@ class EncoderCore:
         """No time at all: a step is computed when it is asked for."""
         return 0.0
 
+    def watch_readers(self, _are_busy: Callable[[], bool]) -> None:
+        """Put nothing off."""
+
     def check(
         self,
         prompt_token_ids: TokenIds[int],

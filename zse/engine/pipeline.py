@@ -44,6 +44,8 @@ class StepPipeline:
         self._looks_ahead = runner.looks_ahead
         self._current: tuple[list[ScheduledChunk], PendingStep] | None = None
         self._patience = Patience(scheduler.prompt_budget)
+        self.readers_are_busy: Callable[[], bool] = lambda: False
+        """Whether the tokens of the last step are still being written."""
         self._clock: StepClock | None = None
         self.trace: StepTrace | None = None
         """Records every step; None where nobody asked for that."""
@@ -82,8 +84,12 @@ class StepPipeline:
         """How long ``next`` may wait to be called, for requests to be added first."""
         if self._current is None or not self._looks_ahead:
             return 0.0
-        has_prompts = self._scheduler.has_prompts
-        return max(self._patience.seconds_for(self._current[0], has_prompts=has_prompts), 0.0)
+        has_prompts, is_writing = self._scheduler.has_prompts, self.readers_are_busy()
+        running = self._current[0]
+        seconds = self._patience.seconds_for(
+            running, has_prompts=has_prompts, is_writing=is_writing
+        )
+        return max(seconds, 0.0)
 
     def finish(self) -> list[tuple[ScheduledChunk, Sequence[SampledToken]]]:
         """Wait for the step in flight, after another could not be submitted; leave none."""
@@ -136,7 +142,7 @@ class StepPipeline:
         if self.trace is not None:
             self.trace.planning()
         budget = self._scheduler.prompt_budget
-        planned_from = budget.now()
+        worked_before = self._patience.worked()
         chunks = plan()
         if not chunks:
             return None
@@ -150,7 +156,7 @@ class StepPipeline:
         began = budget.now()  # a device that does not look ahead computes it here
         step = self._runner.submit(batch)
         budget.submitted(chunks, began)
-        self._patience.note(chunks, planned_from)
+        self._patience.note(chunks, self._patience.worked() - worked_before)
         if self._clock is not None:
             self._clock.submitted(chunks)
         if self.trace is not None:

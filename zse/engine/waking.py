@@ -25,15 +25,33 @@ if TYPE_CHECKING:
     Letter: TypeAlias = tuple[Inbox, Delta | ZSEError]
 
 
-class Doorbell:
-    """Brings what an engine made, or that it failed, to the inboxes of one loop, in order."""
+def _nothing() -> None:
+    """Stand in for who wants to know when letters were read."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+
+class Doorbell:
+    """Brings what an engine made, or that it failed, to the inboxes of one loop, in order.
+
+    Args:
+        loop: Of the inboxes' readers.
+        answered: Called in the loop when readers have gone on with what was brought.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, answered: Callable[[], None] = _nothing
+    ) -> None:
         self._loop = loop
+        self._answered = answered
         self._letters: deque[Sequence[Letter]] = deque()
+        self._num_rung = self._num_answered = 0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._bell).atexit = False  # a thread may still ring
         loop.add_reader(self._bell, self._answer)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether readers have gone on with all that was rung for, as far as they got."""
+        return self._num_answered == self._num_rung
 
     def ring(self, letters: Sequence[Letter]) -> None:
         """Have letters brought in their order; called by the engine's thread, at its end by any.
@@ -43,6 +61,7 @@ class Doorbell:
         """
         if self._loop.is_closed():
             raise RuntimeError("the event loop is closed")
+        self._num_rung += 1
         self._letters.append(letters)
         os.eventfd_write(self._bell, 1)
 
@@ -59,6 +78,7 @@ class Doorbell:
     def _answer(self) -> None:
         """Fill all inboxes before anybody reads: a loop that is late writes what came in one."""
         os.eventfd_read(self._bell)
+        num_rung = self._num_rung
         filled: dict[Inbox, None] = {}
         while self._letters:
             for inbox, news in self._letters.popleft():
@@ -66,6 +86,8 @@ class Doorbell:
                 filled[inbox] = None
         for inbox in filled:
             inbox.wake()
+        self._num_answered = num_rung
+        self._answered()
 
 
 class Waiter(asyncio.Future[None]):
