@@ -121,7 +121,7 @@ def test_what_a_host_waited_for_its_turn_is_no_work(ahead):
 
     core.runner.submit = slowly
     core.add_request(ahead.request("a", [3, 4, 5, 6], max_tokens=3))
-    assert core.step() == []
+    core.step()
     assert patience._host_seconds == pytest.approx(0.003)
 
 
