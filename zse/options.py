@@ -25,7 +25,7 @@ from zse.units import GIB
 KV_DTYPES = ("auto", "fp32", "fp16", "bf16", "int8", "int4")
 PREFILL_PRECISIONS = ("auto", "16", "8")
 PREFILL_WEIGHTS = ("auto", "keep", "make")
-SPECULATIONS = ("auto", "suffix", "model", "mtp", "early-exit", "off")
+SPECULATIONS = ("auto", "suffix", "model", "mtp", "medusa", "early-exit", "off")
 STREAMINGS = ("auto", "on", "off")
 CPU_INSTRUCTIONS = ("auto", "avx512", "avxvnni", "avx2", "sse4", "i8mm", "dotprod", "neon")
 MAX_RANKS = 16
@@ -182,9 +182,9 @@ class SpeculationOptions(Checked):
     speculate: str = described(
         "auto",
         "Who guesses tokens that are then checked together: suffix takes what followed the same "
-        "words before, model asks the draft model, mtp a head that the file has, early-exit the "
-        "model's own first layers; auto is model where one is named, else suffix where that "
-        "changes no bit of an answer, on a CPU",
+        "words before, model asks the draft model, mtp a head that the file has, medusa "
+        "heads that it was given, early-exit the model's own first layers; auto is model where one "
+        "is named, else suffix where that changes no bit of an answer, on a CPU",
         choices=SPECULATIONS,
     )
     draft_model: str = described(

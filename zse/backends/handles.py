@@ -107,6 +107,14 @@ class ClassifierWeights:
 
 
 @record
+class MedusaWeights:
+    """Handles of a head that guesses from a state, under the names of its spec."""
+
+    blocks: tuple[Handle, ...]
+    matrix: Handle
+
+
+@record
 class EndWeights:
     """Handles of what stands before the first layer and behind the last."""
 
@@ -116,3 +124,5 @@ class EndWeights:
     """None where a model has none."""
     classifier: ClassifierWeights | None = None
     layer_inputs: LayerInputsWeights | None = None
+    medusa: tuple[MedusaWeights, ...] = ()
+    """In the order of its heads, of a model that is such heads."""

@@ -197,6 +197,19 @@ class Operations(Protocol):
         """Choose a token for each sampling row of the step."""
 
 
+class StateOperations(Operations, Protocol):
+    """Further operations of a backend that computes heads which guess from states of a model."""
+
+    def enter_states(self, step: Step) -> Handle:
+        """Return the states that the step's tokens came with, as the residual stream."""
+
+    def add_bent(self, step: Step, residual: Handle, linear: Handle) -> Handle:
+        """Return residual + silu(residual @ linear^T + its bias). May reuse ``residual``."""
+
+    def choose_by(self, step: Step, residual: Handle, matrix: Handle, head: HeadSpec) -> Sampled:
+        """Choose a token for each row by residual @ matrix^T; every row asks for one."""
+
+
 class StageOperations(Operations, Protocol):
     """Further operations of a backend that computes one pipeline stage of a model."""
 

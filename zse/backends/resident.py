@@ -71,6 +71,7 @@ def register_widths(spec: ModelSpec) -> dict[str, int]:
     inputs = spec.embedding.layer_inputs
     told = inputs.table.shape[1] if inputs is not None else 0
     gated = inputs.width if inputs is not None else 0
+    bent = spec.hidden_size if spec.medusa else 0
     rotary = max((one.rope.rotary_dim for one in attentions if one.rope is not None), default=0)
     return {
         "residual": spec.hidden_size,
@@ -80,9 +81,9 @@ def register_widths(spec: ModelSpec) -> dict[str, int]:
             0,
             0,
         ),
-        "mixed": max(layer.mixer.output.weight.shape[1] for layer in spec.layers),
-        "joined": max(told, *(one.up.weight.shape[0] for one in mlps), 0),
-        "hidden": max(gated, *(one.down.weight.shape[1] for one in mlps), 0),
+        "mixed": max((one.mixer.output.weight.shape[1] for one in spec.layers), default=0),
+        "joined": max(told, bent, *(one.up.weight.shape[0] for one in mlps), 0),
+        "hidden": max(gated, bent, *(one.down.weight.shape[1] for one in mlps), 0),
         "added": spec.hidden_size,
         "normed": spec.hidden_size,
         "rotary": rotary,

@@ -85,6 +85,13 @@ MergeLora = Annotated[
         help="Add a LoRA adapter in PEFT's form to the weights; may be given several times.",
     ),
 ]
+Medusa = Annotated[
+    str | None,
+    Option(
+        metavar="FOLDER",
+        help="Keep the Medusa heads of this folder in the file, for --speculate medusa.",
+    ),
+]
 Device = Annotated[
     str,
     Option(
@@ -116,6 +123,7 @@ def command(
     target_gib: TargetGib = None,
     dry_run: DryRun = False,
     merge_lora: MergeLora = None,
+    medusa: Medusa = None,
     device: Device = "auto",
     resume: Resume = False,
     force: Force = False,
@@ -164,6 +172,7 @@ def command(
             target_bits=target_bits,
             target_gib=target_gib,
             merge_lora=merge_lora or (),
+            medusa=medusa,
             device=device,
             resume=resume,
             force=force,

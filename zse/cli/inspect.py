@@ -17,6 +17,7 @@ from zse.cli.app import App, say
 from zse.cli.inspect_gguf import show_gguf
 from zse.cli.parameters import Json, Model
 from zse.cli.titled_tables import Table, mapping_table, print_tables
+from zse.format.names import SPARE_PREFIXES
 from zse.settings import load_settings
 from zse.units import size_text
 
@@ -121,7 +122,7 @@ def _build_tables(header: ZSEHeader, report: dict[str, Any]) -> list[Table]:
             (f"stored as {scheme}", size_text(size))
             for scheme, size in sorted(report["schemes"].items())
         ),
-        *_spare_row(report["spare_bytes"]),
+        *_spare_rows(header),
         ("verified", _VERIFIED if report["verified"] else "header only"),
         *((name, report[name]) for name in ("header_sha256", "sha256") if name in report),
     ]
@@ -147,11 +148,16 @@ def _build_tables(header: ZSEHeader, report: dict[str, Any]) -> list[Table]:
     ]
 
 
-def _spare_row(spare_bytes: int) -> list[tuple[str, str]]:
-    """Return what the file has for heads that guess further tokens (multi-token prediction)."""
-    if not spare_bytes:
-        return []
-    return [("not loaded", f"{size_text(spare_bytes)}, groups mtp.*, which --speculate mtp reads")]
+def _spare_rows(header: ZSEHeader) -> list[tuple[str, str]]:
+    """Return what the file has for heads that guess further tokens, by their kind."""
+    rows = []
+    for prefix in SPARE_PREFIXES:
+        groups = [group for group in header.groups if group.name.startswith(prefix)]
+        if groups:
+            size, kind = size_text(sum(one.length_bytes for one in groups)), prefix[:-1]
+            what = f"{size}, groups {kind}.*, which --speculate {kind} reads"
+            rows.append(("not loaded", what))
+    return rows
 
 
 def _region_table(title: str, regions: Sequence[Region]) -> Table:

@@ -7,7 +7,8 @@ import re
 from zse.format.errors import Rule
 
 MAX_NAME_BYTES = 255
-SPARE_PREFIX = "mtp."
+SPARE_PREFIX, MEDUSA_PREFIX = "mtp.", "medusa."
+SPARE_PREFIXES = (SPARE_PREFIX, MEDUSA_PREFIX)
 """How the names of groups begin that steps do without."""
 
 _TENSOR_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*\Z")

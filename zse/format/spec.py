@@ -16,7 +16,7 @@ from typing import Any, Self
 from zse.format.container import Container
 from zse.format.errors import Misuse, Rule
 from zse.format.header_json import INT63_MAX, Fields, dump_canonical, parse_object
-from zse.format.names import SPARE_PREFIX, check_digest, check_section_name, check_tensor_name
+from zse.format.names import SPARE_PREFIXES, check_digest, check_section_name, check_tensor_name
 from zse.format.schemes import DType, Scheme, bytes_of_shape, parts_for
 from zse.records import record
 
@@ -206,7 +206,7 @@ class Group(Region):
     @property
     def is_spare(self) -> bool:
         """Whether steps do without it: it is a head that guesses further tokens."""
-        return self.name.startswith(SPARE_PREFIX)
+        return self.name.startswith(SPARE_PREFIXES)
 
 
 @record

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zse.errors import UnsupportedModelError
-from zse.format.names import SPARE_PREFIX
+from zse.format.names import MEDUSA_PREFIX, SPARE_PREFIX
 from zse.models.layer_spec import (
     AttentionSpec,
     LayerSpec,
@@ -53,6 +53,33 @@ class GuessSpec:
     def name(self) -> str:
         """Name of its group in the file, and how its tensors' names begin."""
         return f"{SPARE_PREFIX}{self.index}"
+
+
+@record
+class MedusaSpec:
+    """A head that guesses the token so many places behind the next one (arXiv:2401.10774).
+
+    It reads the state that the next token is chosen from, behind the model's last norm: each block
+    adds ``silu(linear(state))`` to it, and a matrix of its own makes logits of what comes of that.
+    ``zse.models.medusa.model_of`` makes a model of all of a file's heads.
+    """
+
+    index: int
+    """Places behind the next token."""
+    blocks: tuple[LinearSpec, ...]
+    """[hidden, hidden] each."""
+    matrix: WeightSpec
+    """[vocabulary, hidden]."""
+
+    @property
+    def name(self) -> str:
+        """Name of its group in the file, and how its tensors' names begin."""
+        return f"{MEDUSA_PREFIX}{self.index}"
+
+    def weights(self) -> Iterator[WeightSpec]:
+        for block in self.blocks:
+            yield from weights_of(block)
+        yield self.matrix
 
 
 @record
@@ -182,6 +209,9 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     head: HeadSpec
     guesses: tuple[GuessSpec, ...] = ()
+    medusa: tuple[MedusaSpec, ...] = ()
+    """In place of layers, of what guesses by such heads alone: tokens come with states, which are
+    the stream."""
     """Heads that a file may have or lack: no step computes them."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -241,8 +271,10 @@ class ModelSpec:
         if self.head.weight is not None and not self.is_tied:
             head.append(self.head.weight)
         head += weights_of(self.head.classifier)
-        if head:
+        if head and not self.medusa:
             yield WeightGroup(name="final", weights=tuple(head))
+        for one in self.medusa:
+            yield WeightGroup(name=one.name, weights=tuple(one.weights()))
 
     def spare_groups(self) -> Iterator[WeightGroup]:
         """Return what may lie behind these in a file, and is not loaded."""

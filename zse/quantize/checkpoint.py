@@ -16,6 +16,7 @@ from zse.models.families import read_checkpoint
 from zse.models.weights import MXFP4
 from zse.quantize.formats import unquantized_config
 from zse.quantize.formats.quantized import QuantizedMatrices, quantized_in
+from zse.quantize.medusa import MedusaFolder
 from zse.quantize.place import place_of
 from zse.quantize.safetensors_file import StoredTensor, check_packed, storage_dtype
 from zse.quantize.weight_files import parse_json
@@ -62,6 +63,7 @@ class Checkpoint:
     Args:
         path: A folder with config.json and model.safetensors, or shards and their index; or a
             GGUF file.
+        medusa: A folder of heads that guess, which are kept behind the model; None: none are.
 
     Raises:
         NotFoundError: The folder or its config.json does not exist.
@@ -70,7 +72,7 @@ class Checkpoint:
         CheckpointError: A shard or tensor is missing, unexpected, or of the wrong shape.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, medusa: Path | None = None) -> None:
         self.place = place_of(path)
         self.config_json = self._document("config.json")
         self.generation_config = (
@@ -85,6 +87,8 @@ class Checkpoint:
         """What is added to its matrices as they are read."""
         self.left_out: list[str] = []
         """Tensors that have no part in texts."""
+        self.medusa: MedusaFolder | None = None
+        """Heads that guess, which are kept behind the model."""
         self._files: list[WeightFile] = []
         self._shards: dict[str, str] = {}
         """Tensor -> name of the file that it is in."""
@@ -95,6 +99,8 @@ class Checkpoint:
                 self._open_file(path)
             self._check_index()
             self._find_quantized()
+            if medusa is not None:
+                self._add_heads(MedusaFolder(medusa, self.spec))
             self._check_tensors()
         except BaseException:
             self.close()
@@ -108,6 +114,8 @@ class Checkpoint:
         Weights whose codes a scheme of ours holds have it as their packing.
         """
         groups = [*self.spec.groups(), *filter(self._holds, self.spec.spare_groups())]
+        if self.medusa is not None:
+            groups += self.medusa.groups()
         return [
             replace(group, weights=tuple(map(self._as_packed, group.weights))) for group in groups
         ]
@@ -166,6 +174,14 @@ class Checkpoint:
                 )
             self._tensors[name] = (file, tensor)
             self._shards[name] = path.name
+
+    def _add_heads(self, folder: MedusaFolder) -> None:
+        """Take heads that guess as further tensors, by names that no model's begin with."""
+        self._files.append(folder.file)
+        for name, tensor in folder.tensors.items():
+            self._tensors[name] = (folder.file, tensor)
+            self._shards[name] = folder.path.name
+        self.medusa = folder
 
     def _find_quantized(self) -> None:
         """Put matrices in the place of the tensors that stand for them."""

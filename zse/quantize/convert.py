@@ -49,6 +49,7 @@ def convert_model(
     target_bits: float | None = None,
     target_gib: float | None = None,
     merge_lora: Sequence[str | Path] = (),
+    medusa: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
@@ -79,6 +80,7 @@ def convert_model(
             errors count. ``quantization`` and ``group_size`` are left out then.
         target_gib: The same, by the size of the whole file.
         merge_lora: Folders of LoRA adapters in PEFT's form, which are added to the weights.
+        medusa: Folder of Medusa's heads, which are kept in the file and guess tokens if asked to.
         resume: Go on with what a killed run left, and keep what is done if this run fails.
         force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
@@ -122,6 +124,7 @@ def convert_model(
         calibration=None if calibrate is None else read_calibration(calibrate),
         mix=None if budget is None else Mix(budget, on_plan or (lambda _plan: None)),
         adapters=tuple(Path(folder).expanduser() for folder in merge_lora),
+        medusa=_path(medusa),
         threads=settings.serve.load.device.threads,
         device=choose_device(device),
     )

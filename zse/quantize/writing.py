@@ -52,6 +52,8 @@ class Recipe:
     """What is asked for where each weight gets a scheme of its own."""
     adapters: tuple[Path, ...] = ()
     """Folders of what is added to the weights."""
+    medusa: Path | None = None
+    """Folder of heads that guess, which are kept behind the model."""
     threads: int = 0
     """How many compute on a CPU; 0 means as many as there are cores."""
     device: torch.device = CPU
@@ -78,7 +80,7 @@ def convert_source(
         ZSEError: As ``convert_model``, for all that is not about finding and naming.
     """
     notify = progress or (lambda _now: None)
-    with Checkpoint(source.path) as checkpoint:
+    with Checkpoint(source.path, recipe.medusa) as checkpoint:
         checkpoint.merging = merging_of(checkpoint, recipe.adapters)
         choice = SchemeChoice(recipe.storage, checkpoint)
         sections = collect_sections(checkpoint, recipe.texts)
@@ -146,6 +148,7 @@ def _provenance(
         **recipe.texts.to_json(),
         **({} if calibrator is None else {"calibration": calibrator.facts}),
         **({} if merging is None else merging.to_json()),
+        **({} if checkpoint.medusa is None else {"medusa": checkpoint.medusa.to_json()}),
         **({} if recipe.mix is None else {"target": recipe.mix.budget.to_json()}),
     }
 

@@ -23,7 +23,7 @@ from zse.backends.cpu.step import Step
 from zse.backends.cpu.supported import check_supported, warn_of_size
 from zse.backends.cpu.texts import TextStep, computed_texts, text_program
 from zse.backends.cpu.threads import choose_threads
-from zse.backends.cpu.token_states import hand_out, states_of
+from zse.backends.cpu.token_states import given_states, hand_out, states_of
 from zse.backends.cpu.weights import Weights
 from zse.backends.kv_groups import groups_of
 from zse.backends.ranks import StageEdges
@@ -234,6 +234,8 @@ class CPUBackend(Recorder):
         """Wait for the stream that layers before these leave; or return the tokens' states."""
         if self._flow is None:
             spec = self._spec
+            if spec.medusa:
+                return Stream(spec.hidden_size, given_states(step, spec.hidden_size), None)
             is_joined = spec.embedding.join is not None
             return states_of(step, spec.hidden_size, is_joined=is_joined)
         return Stream(self._spec.hidden_size, self._flow.receive(len(step.tokens)), None)

@@ -28,7 +28,7 @@ from zse.backends.cpu.mixture import MixtureRecorder
 from zse.backends.cpu.recording import LowRankProducts, Recording
 from zse.backends.cpu.stretches import MarkedLayer, Stretches
 from zse.backends.cpu.token_states import NORMED_STATES
-from zse.backends.handles import EndWeights, LayerWeights
+from zse.backends.handles import EndWeights, LayerWeights, MedusaWeights
 from zse.backends.key_factors import key_factors
 from zse.backends.kv_dtypes import dtypes_of, is_narrow
 from zse.backends.operations import is_attention, kept_by
@@ -142,6 +142,13 @@ class Recorder(MixtureRecorder):
             final_norm=weights.norm(head.norm) if place.is_last and head.norm else None,
             head=self._head_matrix(spec) if place.is_last else None,
             classifier=bind_classifier(head.classifier, weights),
+            medusa=tuple(
+                MedusaWeights(
+                    blocks=tuple(map(weights.linear, one.blocks)),
+                    matrix=weights.matrix(one.matrix),
+                )
+                for one in spec.medusa
+            ),
             layer_inputs=None
             if inputs is None
             else bind_layer_inputs(inputs, weights.matrix(inputs.table), weights),
@@ -177,6 +184,27 @@ class Recorder(MixtureRecorder):
     def enter_stream(self, step: Step | None) -> Register:
         self._begin_recording(step)
         return Register.RESIDUAL
+
+    def enter_states(self, step: Step | None) -> Register:
+        return self.enter_stream(step)
+
+    def add_bent(self, _step: object, residual: Register, linear: structs.Matrix) -> Register:
+        recording, width = self._recording, linear.rows
+        joined = recording.multiply(residual, linear, Register.JOINED)
+        silu = codes.Activation.SILU
+        bent = recording.record(
+            Kind.ACTIVATE, Register.HIDDEN, input=joined, width=width, activation=silu
+        )
+        return recording.record(Kind.ADD, residual, input=bent, scale=1.0, width=width)
+
+    def choose_by(
+        self, _step: object, residual: Register, matrix: structs.Matrix, _head: HeadSpec
+    ) -> Program:
+        recording, wanted, width = self._recording, RowSet.WANTED, self._vocab_size
+        layers = recording.take()
+        logits = recording.multiply(residual, matrix, Register.LOGITS, row_set=wanted)
+        recording.record(Kind.SAMPLE, logits, input=logits, width=width, row_set=wanted)
+        return Program(layers, recording.take())
 
     def leave_stream(self, _step: object, _residual: Register) -> Program:
         return Program(self._recording.take(), [], self._stretches())

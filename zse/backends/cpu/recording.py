@@ -46,7 +46,7 @@ class LowRankProducts(NamedTuple):
                 id(weights.linear(matrix.linear)): first
                 for matrix, first in zip(matrices, firsts, strict=False)
             },
-            max(len(matrix.part_rows) for matrix in matrices) * max_rank,
+            max((len(matrix.part_rows) for matrix in matrices), default=0) * max_rank,
         )
 
 

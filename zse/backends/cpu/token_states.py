@@ -31,7 +31,7 @@ def states_of(step: Step, width: int, *, is_joined: bool) -> Stream | None:
     """
     if not is_joined and not step.leaves_states:
         return None
-    incoming = _given(step, width) if is_joined else None
+    incoming = given_states(step, width) if is_joined else None
     outgoing = None
     if step.leaves_states:
         outgoing = memoryview(bytearray(_NUMBER_BYTES * len(step.tokens) * width)).cast("f")
@@ -49,7 +49,12 @@ def hand_out(step: Step, states: Stream) -> None:
             chunk.states_to[:] = found[first * size : end * size]
 
 
-def _given(step: Step, width: int) -> memoryview[float]:
+def given_states(step: Step, width: int) -> memoryview[float]:
+    """Return float32 [tokens * width]: the states that a step's tokens came with.
+
+    Raises:
+        EngineError: A chunk brings none, or not as many as tokens.
+    """
     given = bytearray()
     for chunk, first, end in _rows_of_chunks(step):
         length_bytes = 0 if chunk.joined is None else len(chunk.joined)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from zse.backends.binding import bind_classifier, bind_layer
-from zse.backends.handles import EndWeights, LayerWeights
+from zse.backends.handles import EndWeights, LayerWeights, MedusaWeights
 from zse.backends.key_factors import key_factors
 from zse.backends.kv_dtypes import dtypes_of, is_narrow
 from zse.backends.operations import is_attention, kept_by, refuse
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from zse.backends.handles import ExpertWeights, LayerInputsWeights, LayerInputWeights
+    from zse.backends.torch.linear import Linear
     from zse.backends.torch.step import Step
     from zse.backends.torch.weights import BoundLinear, BoundNorm, BoundWeights
     from zse.backends.types import Answers, SampledToken, StepBatch
@@ -80,6 +81,13 @@ class TorchOperations:
             final_norm=None if spec.head.norm is None else weights.norm(spec.head.norm),
             head=weights.head(spec),
             classifier=bind_classifier(spec.head.classifier, weights),
+            medusa=tuple(
+                MedusaWeights(
+                    blocks=tuple(map(weights.linear, head.blocks)),
+                    matrix=weights.linear_of(head.matrix),
+                )
+                for head in spec.medusa
+            ),
         )
         self._classifier = spec.head.classifier
         self._scopes = [contextlib.nullcontext(bind_layer(layer, weights)) for layer in spec.layers]
@@ -292,7 +300,24 @@ class TorchOperations:
         if not step.sampled_rows:
             return [()] * len(batch.chunks)
         rows = self.ends.final_norm(residual[step.sampled_rows])
-        logits = _scaled(self.ends.head.each_row(rows), head)
+        return self._chosen(step, rows, _scaled(self.ends.head.each_row(rows), head))
+
+    def enter_states(self, step: Step) -> torch.Tensor:
+        return step.given_states()
+
+    def add_bent(self, step: Step, residual: torch.Tensor, linear: BoundLinear) -> torch.Tensor:
+        bent = activated(linear.multiply(residual, step.single_rows), "silu", step.single_rows)
+        return residual.add_(bent)
+
+    def choose_by(
+        self, step: Step, residual: torch.Tensor, matrix: Linear, head: HeadSpec
+    ) -> Answers:
+        rows = residual[step.sampled_rows]
+        return self._chosen(step, rows, _scaled(matrix.each_row(rows), head))
+
+    def _chosen(self, step: Step, rows: torch.Tensor, logits: torch.Tensor) -> Answers:
+        """Return the tokens that follow each chunk, by logits of the rows that ask for one."""
+        batch = step.batch
         every_row = [row for sampling in batch.sampling for row in sampling]
         masks = _masks_of(batch, every_row, logits.shape[1])
         sampled = map(_choose, logits, rows, every_row, masks)

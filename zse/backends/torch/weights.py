@@ -149,8 +149,11 @@ class BoundWeights:
 
     matrix = vector
 
+    def linear_of(self, spec: WeightSpec) -> Linear:
+        return self._linears[spec.name]
+
     def head(self, spec: ModelSpec) -> Linear | None:
-        return None if spec.head.weight is None else self._linears[spec.head.weight.name]
+        return None if spec.head.weight is None else self.linear_of(spec.head.weight)
 
     def embedding(self, step: Step, scale: float) -> torch.Tensor:
         """Return float32 [tokens, hidden] of a step's tokens, at their positions."""

@@ -8,13 +8,14 @@ from zse.backends.operations import is_attention
 from zse.device.open import runs_on_gpu
 from zse.errors import UnsupportedModelError, UsageError
 from zse.models.guess import stored_guesses
+from zse.models.medusa import stored_heads
 
 if TYPE_CHECKING:
     from zse.format.spec import ZSEHeader
-    from zse.models.spec import GuessSpec, ModelSpec
+    from zse.models.spec import GuessSpec, MedusaSpec, ModelSpec
     from zse.options import LoadOptions
 
-OWN_WAYS = ("mtp", "early-exit")
+OWN_WAYS = ("mtp", "medusa", "early-exit")
 """Values of ``--speculate`` by which a model guesses for itself."""
 
 
@@ -29,13 +30,15 @@ def check_own_guesses(header: ZSEHeader, spec: ModelSpec, options: LoadOptions) 
     asked = options.speculation.speculate
     if asked not in OWN_WAYS or spec.is_encoder:
         return
-    if asked == "mtp" and runs_on_gpu(options.device.name):
+    if asked != "early-exit" and runs_on_gpu(options.device.name):
         raise UnsupportedModelError(
             f"--speculate {asked} computes on a CPU alone, and this model is to run on a GPU",
             hint="Choose --speculate suffix, or name a --draft-model.",
         )
     if asked == "mtp":
         head_of(header, spec)
+    elif asked == "medusa":
+        medusa_of(header, spec)
     else:
         check_first_layers(spec, options.speculation.early_exit_layers)
 
@@ -48,6 +51,16 @@ def head_of(header: ZSEHeader, spec: ModelSpec) -> GuessSpec:
         "the model's file has no head that guesses further tokens",
         hint="Convert it again from a checkpoint that has one (tensors mtp.*), or choose "
         "--speculate suffix.",
+    )
+
+
+def medusa_of(header: ZSEHeader, spec: ModelSpec) -> tuple[MedusaSpec, ...]:
+    """Return the heads of Medusa that a model guesses by: all of its file."""
+    if heads := stored_heads(header, spec):
+        return heads
+    raise UsageError(
+        "the model's file has no heads of Medusa",
+        hint="Convert it again with --medusa FOLDER, or choose --speculate suffix.",
     )
 
 

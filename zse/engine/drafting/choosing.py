@@ -72,7 +72,10 @@ def speculation_of(
         num_layers = options.speculation.early_exit_layers
         layers = opening.drafter_of_layers(runner, num_layers)
         return Speculation(begin=lambda: Speculator(layers, writes_ahead=True))
-    head = opening.drafter_of_head(runner, reader, options, settings)
+    if asked == "medusa":
+        head = opening.drafter_of_medusa(runner, reader, options, settings)
+    else:
+        head = opening.drafter_of_head(runner, reader, options, settings)
     collect = opening.collector_of(runner.spec.hidden_size)
     return Speculation(begin=lambda: Speculator(head), collect_states=collect)
 

@@ -131,6 +131,29 @@ def drafter_of_head(
     return LikelierDrafter(SuffixDrafter(), drafter)
 
 
+def drafter_of_medusa(
+    runner: ModelRunner, reader: ModelFile, options: LoadOptions, settings: Settings
+) -> Drafter:
+    """Load the heads of Medusa that a model's file has; return what guesses by them, or by texts.
+
+    Raises:
+        UsageError: The file has none.
+        FormatError, UnsupportedModelError: As ``load_runner``.
+    """
+    from zse.engine.drafting.checks import medusa_of
+    from zse.engine.drafting.likelier import LikelierDrafter
+    from zse.engine.drafting.medusa_drafter import MedusaDrafter
+    from zse.engine.drafting.suffix_drafter import SuffixDrafter
+    from zse.models.medusa import model_of
+    from zse.models.runner import load_runner
+
+    own = with_values(_options_beside(runner, options), {"num_blocks": 1})
+    spec = model_of(runner.spec, medusa_of(reader.header, runner.spec))
+    heads = load_runner(reader, own, cache_dir=settings.cache_dir, spec=spec)
+    _LOG.info("tokens are guessed by %d heads of Medusa", len(spec.medusa))
+    return LikelierDrafter(SuffixDrafter(), MedusaDrafter(heads))
+
+
 def collector_of(width: int) -> Callable[[], TokenStates]:
     """Return what makes places for states of so many numbers."""
     from zse.engine.drafting.token_states import TokenStates
