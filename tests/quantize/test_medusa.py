@@ -67,7 +67,7 @@ def put(name: str, *shape: int) -> Callable[[dict[str, torch.Tensor]], None]:
         (put("1.1.linear.bias", 5), "1.1.linear.bias has shape"),
         (put("5.2.weight", 4, 4), "no tensor 3.0.linear.weight"),
         (put("0.5.weight", 4, 4), "no place in heads that are alike"),
-        (put("0.2.linear.weight", 4, 4), "no tensor 0.2.linear.bias"),
+        (put("0.2.linear.weight", 4, 4), "0.2.linear.weight has shape"),
         (put("999.0.weight", 4, 4), "1000 heads"),
         (put("model.norm.weight", 4), "no place in a head"),
         (put("../evil.weight", 4), "no place in a head"),
