@@ -58,6 +58,11 @@ def show_one_gpu(ordinal: int) -> None:
     os.putenv(_VISIBLE, str(ordinal))
 
 
+def environment_of_children() -> dict[str, str]:
+    """Return the environment as the user gave it, whatever the driver of this process is told."""
+    return dict(os.environ)
+
+
 def driver_has_started() -> None:
     """Take back what it was told: it has read that, and programs started from here would, too."""
     if one_gpu.ordinal is not None:

@@ -130,7 +130,7 @@ def test_a_stage_whose_rank_is_stopped_is_lost_and_says_so_once(ask, open_stage)
     with closing(open_stage(ask(0, 1))) as stage:
         told = []
         stage.when_lost(told.append)
-        stage._group._processes[0].send_signal(signal.SIGSTOP)
+        stage._group._ranks.processes[0].send_signal(signal.SIGSTOP)
         with pytest.raises(RankError, match="rank 1 \\(cpu\\) was stopped"):
             stage.compute(batch(3))
         until(lambda: told)

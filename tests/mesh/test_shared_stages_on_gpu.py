@@ -83,6 +83,6 @@ def test_shared_stages_write_what_two_ranks_do_and_a_standby_goes_on():
             return at_work.compute(one, first.compute(one))
 
         assert written(compute) == expected
-        first._group._processes[0].send_signal(signal.SIGKILL)
+        first._group._ranks.processes[0].send_signal(signal.SIGKILL)
         with pytest.raises(RankError, match="was ended by SIGKILL"):
             compute_on_and_on(first)

@@ -284,20 +284,39 @@ def test_a_load_that_fails_keeps_nothing_that_it_used(
     assert keeping.ask("live") == 0
 
 
-def test_pieces_of_rows_are_gathered_into_one_copy(late_gpu: LateGpu, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("piece_bytes", "stride_bytes", "num_pieces"),
+    [
+        (100, 1000, 3),
+        (231, 462, 3000),  # of several spans
+        (64, 8255, 40),  # the widest gap that is read
+        (64, 8256, 40),
+        (1000, 20_000, 4),
+        (70_000, 70_001, 9),  # more than half a span
+        (5000, 5000, 50),  # no gap
+    ],
+)
+def test_pieces_of_rows_are_gathered_into_one_copy(
+    late_gpu: LateGpu, tmp_path: Path, piece_bytes: int, stride_bytes: int, num_pieces: int
+) -> None:
+    """The last piece is the file's end, behind which nothing can be read."""
     path = tmp_path / "rows"
-    content = random.Random(3).randbytes(100_000)
+    content = random.Random(3).randbytes(10 + (num_pieces - 1) * stride_bytes + piece_bytes)
     path.write_bytes(content)
-    chunks = (Chunk(0, 10, 300, 0, 3, 1000), Chunk(0, 5000, 4000, 300, 4, 20_000))
-    group = GroupReads(name="rows", sha256="", chunks=chunks)
-    plan = ReadPlan(groups=(group,), end_bytes=70_000, total_bytes=4300, largest_chunk_bytes=4000)
-    address, source = late_gpu.memory(4300), LocalSource(path)
+    total = piece_bytes * num_pieces
+    chunks = (Chunk(0, 10, total, 0, num_pieces, stride_bytes),)
+    plan = ReadPlan(
+        groups=(GroupReads(name="rows", sha256="", chunks=chunks),),
+        end_bytes=len(content),
+        total_bytes=total,
+        largest_chunk_bytes=total,
+    )
+    address, source = late_gpu.memory(total), LocalSource(path)
     functions, found = late_gpu.copy_functions(), load_library()
     assert found is not None
     NativeLoad(found, functions, source, source, plan, address, SMALL).wait()
     source.close()
-    wanted = [content[10 + 1000 * at :][:100] for at in range(3)]
-    wanted += [content[5000 + 20_000 * at :][:1000] for at in range(4)]
+    wanted = [content[10 + stride_bytes * at :][:piece_bytes] for at in range(num_pieces)]
     assert late_gpu.bytes_of(address) == b"".join(wanted)
 
 

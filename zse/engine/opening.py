@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.retained import Retained
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.engine.ranks.opening import OpenedRanks
+    from zse.engine.ranks.processes import RankProcesses
     from zse.format.model_file import ModelFile
     from zse.options import LoadOptions
     from zse.quantize.locate import StageProgress
@@ -122,17 +123,19 @@ def send_weights(
     *,
     cache_dir: Path | None = None,
     peering: PeerOptions | None = None,
+    processes: RankProcesses | None = None,
 ) -> OpenedModel:
     """Do the second half, which waits for the GPU; the reader is closed where it fails.
 
-    Where several devices compute the model, the processes of the others are started here; kernel
-    packs and tables of this machine lie in ``cache_dir``. ``peering`` says whether weights are
-    copied out of the GPU memory of replicas on this host, and are lent to them.
+    Where several devices compute the model, the processes of the others are started here, unless
+    they were before (``processes``); kernel packs and tables of this machine lie in
+    ``cache_dir``. ``peering`` says whether weights are copied out of the GPU memory of replicas on
+    this host, and are lent to them.
     """
     if options.ranks.num_devices > 1:
         from zse.engine.ranks.opening import open_ranks  # which a single device does without
 
-        ranks = open_ranks(reader, options, phases, cache_dir=cache_dir)
+        ranks = open_ranks(reader, options, phases, cache_dir=cache_dir, processes=processes)
         return OpenedModel(reader=reader, arrival=ranks.arrival, ranks=ranks)
     try:
         peers = _peer_memory(peering)

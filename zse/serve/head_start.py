@@ -15,6 +15,7 @@ from zse.engine.opening import OpenedModel, open_file, send_weights
 
 if TYPE_CHECKING:
     from zse.backends.gpu.retained import Retained
+    from zse.engine.ranks.processes import RankProcesses
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.quantize.locate import StageProgress
@@ -81,7 +82,12 @@ class HeadStart:
 
     def _open(self) -> None:
         settings, options = self._settings, self._settings.serve.load
+        processes: RankProcesses | None = None
         try:
+            if options.ranks.num_devices > 1:
+                from zse.engine.ranks.processes import begin_processes
+
+                processes = begin_processes(options)
             self._file = open_file(
                 settings.serve.model,
                 options,
@@ -97,8 +103,11 @@ class HeadStart:
                 cache_dir=settings.cache_dir,
                 retained=self._retained,
                 peering=settings.serve.peering,
+                processes=processes,
             )
         except BaseException as error:  # noqa: BLE001 - raised by ``take``
+            if processes is not None and self._file is None:
+                processes.close()  # nobody has taken them over
             self._error = error
         finally:
             self._has_file.set()

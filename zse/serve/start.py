@@ -94,8 +94,18 @@ def _begin_to_load(settings: Settings, ledger: Ledger) -> Callable[[AppState], L
 
 
 def _uses_one_gpu(settings: Settings) -> bool:
-    """Whether nothing in this process can come to use a second GPU."""
-    return settings.serve.load.ranks == RankOptions() and settings.serve.mesh == MeshOptions()
+    """Whether nothing in this process can come to use a second GPU.
+
+    Ranks that divide each layer have a process each. Stages are cut by the memory of all GPUs.
+    """
+    ranks = settings.serve.load.ranks
+    if settings.serve.mesh != MeshOptions() or ranks.pipeline_parallel > 1:
+        return False
+    if ranks.num_devices == 1:
+        return ranks == RankOptions()
+    from zse.engine.ranks.devices import devices_of, have_one_each
+
+    return have_one_each(devices_of(settings.serve.load))
 
 
 def _load(settings: Settings, head_start: HeadStart, state: AppState) -> LoadedModel:

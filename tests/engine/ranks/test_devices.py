@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zse.engine.ranks import devices
-from zse.engine.ranks.devices import devices_of, options_of
+from zse.engine.ranks.devices import devices_of, have_one_each, options_of, warn_of_sharing
 from zse.errors import UsageError
 from zse.options import load_options
 
@@ -53,9 +53,9 @@ def test_gpus_that_do_not_fit_the_ranks_are_refused(options: dict[str, Any], wor
 
 @pytest.mark.usefixtures("has_gpus")
 def test_a_gpu_that_is_named_twice_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    devices_of(load_options(tensor_parallel=4, device="cuda", gpus="0,1,2,3"))
+    warn_of_sharing(devices_of(load_options(tensor_parallel=4, device="cuda", gpus="0,1,2,3")))
     assert not caplog.records
-    devices_of(load_options(tensor_parallel=4, device="cuda", gpus="0,1,0,0"))
+    warn_of_sharing(devices_of(load_options(tensor_parallel=4, device="cuda", gpus="0,1,0,0")))
     assert [record.message for record in caplog.records] == [
         "GPU 0 computes for 3 ranks, which take turns"
     ]
@@ -82,3 +82,16 @@ def test_ranks_of_one_gpu_share_its_memory_and_others_have_all_of_theirs(
 def test_processes_of_a_processor_share_nothing_that_is_counted() -> None:
     given = load_options(kv_gib=4.0, device="cpu")
     assert options_of(given, ["cpu", "cpu"], 1).cache.kv_gib == 4.0
+
+
+@pytest.mark.parametrize(
+    ("devices", "is_so"),
+    [
+        (["cuda:0", "cuda:1"], True),
+        (["cuda:1", "cuda:1"], False),
+        (["cuda:0", "cuda:1", "cuda:0"], False),
+        (["cpu", "cpu"], False),
+    ],
+)
+def test_ranks_are_shown_one_gpu_where_each_has_its_own(devices: list[str], is_so: bool) -> None:
+    assert have_one_each(devices) is is_so

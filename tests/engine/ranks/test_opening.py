@@ -13,25 +13,36 @@ import pytest
 
 from zse.backends.types import DeviceUsed
 from zse.engine.llm import LLM
-from zse.engine.ranks import group, opening
+from zse.engine.ranks import opening, processes
 from zse.engine.ranks.messages import End, decoded
 from zse.engine.ranks.shared import Sender
 from zse.engine.request import SamplingParams
+from zse.environment import one_gpu
 from zse.errors import DeviceError, UsageError
 from zse.options import load_options
 from zse.server_options import FleetOptions, MeshOptions, ServeOptions
 
 
+class Alone:
+    """A GPU that reaches no other one."""
+
+    info = SimpleNamespace(ordinal=1)
+
+    def link_to(self, ordinal: int) -> None:
+        raise DeviceError(f"GPU 1 cannot reach the memory of GPU {ordinal}")
+
+
 def test_gpus_that_do_not_reach_each_other_are_refused() -> None:
-    class Alone:
-        info = SimpleNamespace(ordinal=1)
-
-        def link_to(self, ordinal: int) -> None:
-            raise DeviceError(f"GPU 1 cannot reach the memory of GPU {ordinal}")
-
     opening.check_links(Alone(), ["cuda:1"])
     with pytest.raises(DeviceError, match="GPU 1 cannot reach the memory of GPU 0"):
         opening.check_links(Alone(), ["cuda:0", "cuda:1"])
+
+
+def test_a_process_that_is_shown_one_gpu_does_not_ask_after_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(one_gpu, "ordinal", 1)
+    opening.check_links(Alone(), ["cuda:0", "cuda:1"])
 
 
 @pytest.mark.parametrize(
@@ -117,15 +128,15 @@ def test_more_ranks_than_heads_are_refused_before_any_is_started() -> None:
 
 
 def test_a_rank_that_ends_while_it_loads_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "_MAIN", "import sys; sys.exit(7)")
+    monkeypatch.setattr(processes, "_MAIN", "import sys; sys.exit(7)")
     with pytest.raises(DeviceError, match=r"rank 1 \(cpu\) ended with exit code 7"):
         LLM("tiny", device="cpu", tensor_parallel=2)
 
 
 def test_what_a_rank_says_of_its_failure_is_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = group._MAIN.replace("main(sys", "worker.ZSEReader = None; main(sys")
+    broken = processes._MAIN.replace("main(sys", "worker.ZSEReader = None; main(sys")
     broken = broken.replace("import main", "import main; import zse.engine.ranks.worker as worker")
-    monkeypatch.setattr(group, "_MAIN", broken)
+    monkeypatch.setattr(processes, "_MAIN", broken)
     with pytest.raises(DeviceError, match=r"rank 1 \(cpu\): TypeError: 'NoneType'"):
         LLM("tiny", device="cpu", tensor_parallel=2)
 
@@ -180,7 +191,7 @@ def test_a_lost_rank_ends_every_call_with_its_name() -> None:
             llm.generate("x", SamplingParams(max_tokens=8, ignore_eos=True))
 
     with LLM("tiny", device="cpu", tensor_parallel=2, threads=2) as llm:
-        llm._model.core.runner._crew._processes[0].kill()
+        llm._model.core.runner._crew._ranks.processes[0].kill()
         with pytest.raises(DeviceError, match=r"rank 1 \(cpu\) was ended by SIGKILL"):
             ask_on(llm)
 
@@ -189,7 +200,9 @@ def test_a_rank_that_gets_nowhere_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     """Rank 1 sleeps in the midst of a step: it runs, and is not stopped."""
     asleep = "import time; from zse.models.runner import ModelRunner as R; "
     asleep += "R.submit = lambda *_: time.sleep(99); "
-    monkeypatch.setattr(group, "_MAIN", group._MAIN.replace("main(sys", asleep + "main(sys"))
+    monkeypatch.setattr(
+        processes, "_MAIN", processes._MAIN.replace("main(sys", asleep + "main(sys")
+    )
     options = {"tensor_parallel": 2, "threads": 2, "rank_timeout_seconds": 1.0}
     with (
         LLM("tiny", device="cpu", **options) as llm,

@@ -19,6 +19,9 @@
 #define SAMPLES 4
 #define SAMPLE_PAGES 16
 #define AHEAD_LOOK_NANOSECONDS 100000
+/* What lies between two pieces is read with them where that takes no longer than one call more. */
+#define GAP_BYTES 8192
+#define SPAN_BYTES (128 << 10)
 
 struct zse_load {
     struct zse_driver driver;
@@ -167,11 +170,30 @@ static bool take_ahead(struct zse_load *load, const struct zse_chunk *chunk, cha
     return true;
 }
 
+/* Read pieces that lie close to each other: as many at once as a span holds. */
+static bool read_close_pieces(struct zse_load *load, const struct zse_chunk *chunk, char *to,
+                              int64_t length)
+{
+    char span[SPAN_BYTES];
+    const int64_t most = 1 + (SPAN_BYTES - length) / chunk->stride;
+    for (int64_t first = 0; first < chunk->num_pieces; first += most) {
+        const int64_t left = chunk->num_pieces - first, count = left < most ? left : most;
+        if (is_stopped(load) || !read_piece(load, chunk->offset + first * chunk->stride, span,
+                                            (count - 1) * chunk->stride + length))
+            return false;
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + (first + i) * length, span + i * chunk->stride, (size_t)length);
+    }
+    return true;
+}
+
 static bool read_chunk(struct zse_load *load, const struct zse_chunk *chunk, char *to)
 {
     if (take_ahead(load, chunk, to))
         return true;
     const int64_t length = chunk->length / chunk->num_pieces;
+    if (chunk->num_pieces > 1 && chunk->stride - length < GAP_BYTES && length < SPAN_BYTES / 2)
+        return read_close_pieces(load, chunk, to, length);
     for (int32_t i = 0; i < chunk->num_pieces; i++)
         if (is_stopped(load) ||
             !read_piece(load, chunk->offset + i * chunk->stride, to + i * length, length))

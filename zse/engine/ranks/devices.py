@@ -44,10 +44,22 @@ def devices_of(options: LoadOptions) -> list[str]:
             f"{len(ordinals)} GPUs are named for {count} ranks: {options.ranks.gpus}",
             hint="Name as many as --tensor-parallel times --pipeline-parallel.",
         )
-    for ordinal in sorted(set(ordinals)):
-        if (sharing := ordinals.count(ordinal)) > 1:
-            _LOG.warning("GPU %d computes for %d ranks, which take turns", ordinal, sharing)
     return [f"cuda:{ordinal}" for ordinal in ordinals]
+
+
+def warn_of_sharing(devices: Sequence[str]) -> None:
+    """Say which GPUs compute for several ranks."""
+    for name in sorted(set(devices)):
+        if name[:5] == "cuda:" and (sharing := devices.count(name)) > 1:
+            _LOG.warning("GPU %s computes for %d ranks, which take turns", name[5:], sharing)
+
+
+def have_one_each(devices: Sequence[str]) -> bool:
+    """Whether each rank has a GPU of its own: its process is shown no other one then.
+
+    A driver takes 0.2 s for each GPU that it finds. The others' memory can be mapped all the same.
+    """
+    return len(set(devices)) == len(devices) and all(name[:5] == "cuda:" for name in devices)
 
 
 def total_bytes_of(ordinals: Sequence[int]) -> dict[int, int]:

@@ -1,23 +1,18 @@
-"""Rank 0's side: starts the other ranks, watches them, and tells all of them what to do.
+"""Rank 0's side: gives the other ranks their task, watches them, and tells all what to do.
 
-One thread starts them and lives as long as they do: the kernel kills them when it ends, as it does
-with the process, however that ends. It sees a rank end by its descriptor and a rank that is stopped
-by its state; one that still runs and does not move for long is told by what it has done. Whichever
-it is, all ranks end then, and whoever waits is told why.
+The thread that started their processes watches them. It sees a rank end by its descriptor and a
+rank that is stopped by its state; one that still runs and does not move for long is told by what it
+has done. Whichever it is, all ranks end then, and whoever waits is told why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import os
 import select
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, cast
@@ -43,13 +38,15 @@ from zse.engine.ranks.messages import (
     encoded,
     message_of,
 )
-from zse.engine.ranks.shared import Sender, SharedMemory
+from zse.engine.ranks.processes import RankProcesses
+from zse.engine.ranks.shared import Sender
 from zse.engine.ranks.watching import Progress, state_of
 from zse.errors import DeviceError, RankError
 from zse.kernels.native.library import load
 from zse.options import load_fields
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -63,13 +60,6 @@ _STOPPED_SECONDS = 0.6
 """How long a rank may be stopped: a debugger or a signal that is taken back does less."""
 _END_SECONDS = 2.0
 """How long ranks are given to end by themselves when the model is closed."""
-_MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from zse.device.early import open_early; open_early(sys.argv[2]); "
-    "from {member} import main; main(sys.argv[3:])"
-)
-"""The same code from the same places, whatever put them on this process's path. The driver is woken
-before anything else is imported."""
 
 
 class RankGroup:
@@ -83,6 +73,7 @@ class RankGroup:
         cache_dir: Of this machine's kernel packs and tables.
         member: The module whose ``main`` the other ranks are.
         layers: What they compute of a model that several machines share; see ``Task``.
+        processes: Of the other ranks, where they were begun before; they are this group's now.
 
     Raises:
         DeviceError: A rank could not be started.
@@ -98,18 +89,15 @@ class RankGroup:
         cache_dir: Path | None = None,
         member: str = "zse.engine.ranks.worker",
         layers: Sequence[int] = (),
+        processes: RankProcesses | None = None,
     ) -> None:
         self.devices = tuple(devices)
-        self._main = _MAIN.format(member=member)
+        self._ranks = processes or RankProcesses(self.devices, member=member)
         self.failure: RankError | None = None
         self._timeout_seconds = options.ranks.timeout_seconds
-        self._shared = SharedMemory()
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self.devices[1:]]
-        self._sockets, self._theirs = [one for one, _ in pairs], [other for _, other in pairs]
+        self._shared = self._ranks.shared
+        self._sockets = self._ranks.sockets
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._has_started = threading.Event()
-        self._start_errors: list[OSError] = []
         self._is_ending = False
         """Whether the ranks were told to end: those that do have not failed."""
         self._is_closing = False
@@ -120,10 +108,8 @@ class RankGroup:
         library = load(options.device.cpu_instructions)
         self._sender = Sender(self._shared, library, share.ranks, self.check)
         self._tables = BlockTables()
-        self._thread = threading.Thread(target=self._run, name="zse-ranks", daemon=True)
-        self._thread.start()
-        self._has_started.wait()
-        for error in self._start_errors:
+        self._ranks.give_to(self._watch_all)
+        if (error := self._ranks.start_error()) is not None:
             self.close()
             raise DeviceError(f"no process of a rank could be started: {error}")
         self._give_tasks(reader, options, ends, layers, cache_dir)
@@ -206,13 +192,10 @@ class RankGroup:
             self._sender.send(encoded(End()))
         self._is_closing = True
         deadline = time.monotonic() + (_END_SECONDS if self.failure is None else 0)
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+        self._ranks.wait(deadline)
         os.eventfd_write(self._wake_fd, 1)
-        self._thread.join()
+        self._ranks.close()
         os.close(self._wake_fd)
-        self._shared.close()
 
     def fail(self, message: str, hint: str = "") -> None:
         """End all ranks for a reason; only the first one counts."""
@@ -224,54 +207,19 @@ class RankGroup:
             tell = self._tell
         _LOG.error("%s: all ranks end", message)
         self._shared.break_off()
-        self._kill()
+        self._ranks.kill()
         self.link.wake()
         if tell is not None:
             tell(failure)
 
-    def _kill(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+    # --- the thread that watches them ------------------------------------------------------------
 
-    # --- the thread that starts and watches them -------------------------------------------------
-
-    def _run(self) -> None:
+    def _watch_all(self) -> None:
         try:
-            try:
-                self._start()
-            except OSError as error:
-                self._start_errors.append(error)
-                return
-            finally:
-                for one in self._theirs:
-                    one.close()
-                self._has_started.set()
             self._watch()
         except BaseException as error:  # nobody would watch them any more
             self.fail(f"the ranks cannot be watched: {error}")
             raise
-        finally:
-            self._kill()
-            for process in self._processes:
-                process.wait()
-            for one in self._sockets:
-                one.close()
-
-    def _start(self) -> None:
-        path = json.dumps(sys.path)
-        flags = ["-I", "-S"] if sys.flags.isolated else []
-        flags += [flag for flag, is_set in (("-s", sys.flags.no_user_site),) if is_set]
-        for device, theirs in zip(self.devices[1:], self._theirs, strict=True):
-            fds = (self._shared.fd, theirs.fileno())
-            arguments = [str(os.getpid()), *map(str, fds)]
-            self._processes.append(
-                subprocess.Popen(
-                    [sys.executable, *flags, "-c", self._main, path, device, *arguments],
-                    pass_fds=fds,
-                    stdin=subprocess.DEVNULL,
-                )
-            )
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -299,7 +247,7 @@ class RankGroup:
                 os.close(fd)
 
     def _numbered(self) -> list[tuple[int, subprocess.Popen[bytes]]]:
-        return list(enumerate(self._processes, start=1))
+        return list(enumerate(self._ranks.processes, start=1))
 
     def _hear(self, rank: int) -> bool:
         """Take what a rank says; return whether it may say more."""
@@ -316,7 +264,7 @@ class RankGroup:
         return True
 
     def _report_end(self, rank: int) -> None:
-        code = self._processes[rank - 1].wait()
+        code = self._ranks.processes[rank - 1].wait()
         if self._is_ending and not code:
             return
         how = f"ended with exit code {code}"

@@ -10,10 +10,11 @@ from zse.backends import begin_arrival
 from zse.backends.ranks import Share
 from zse.device.open import check_device
 from zse.device.phases import no_phases
-from zse.engine.ranks.devices import devices_of, options_of
+from zse.engine.ranks.devices import devices_of, options_of, warn_of_sharing
 from zse.engine.ranks.group import RankGroup
 from zse.engine.ranks.stage_memory import stage_bytes
 from zse.engine.ranks.stages import Places, place_part
+from zse.environment import one_gpu
 from zse.errors import DeviceError, UsageError
 from zse.format.reader import ZSEReader
 from zse.models.cuts import cut_layers
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from zse.backends.types import DeviceUsed
     from zse.device.gpu import Gpu
     from zse.device.phases import Phases
+    from zse.engine.ranks.processes import RankProcesses
     from zse.format.model_file import ModelFile
     from zse.format.spec import ZSEHeader
     from zse.models.runner import ModelRunner
@@ -78,9 +80,17 @@ class OpenedRanks:
 
 
 def open_ranks(
-    reader: ModelFile, options: LoadOptions, phases: Phases, *, cache_dir: Path | None
+    reader: ModelFile,
+    options: LoadOptions,
+    phases: Phases,
+    *,
+    cache_dir: Path | None,
+    processes: RankProcesses | None = None,
 ) -> OpenedRanks:
     """Start the other ranks and send rank 0's weights on their way; a failure closes the reader.
+
+    Args:
+        processes: Of the other ranks, where ``begin_processes`` was called; a failure closes them.
 
     Raises:
         UsageError: The model cannot be divided so, or is asked for what ranks do not do.
@@ -90,6 +100,7 @@ def open_ranks(
     try:
         check_options(options)
         devices = devices_of(options)
+        warn_of_sharing(devices)
         if not isinstance(reader, ZSEReader):
             raise UsageError(
                 f"several ranks read a file of this machine, not {reader.path}",
@@ -103,7 +114,9 @@ def open_ranks(
         places = Places(num_ranks=ranks, ends=stage_ends(spec, header, options, devices))
         options = with_values(options, {"stream": "off"})
         with phases("ranks"):
-            group = RankGroup(reader, options, devices, places.ends, cache_dir=cache_dir)
+            group = RankGroup(
+                reader, options, devices, places.ends, cache_dir=cache_dir, processes=processes
+            )
         part = replace(place_part(spec, header, group.link, places), crew=group)
         options = options_of(options, devices, 0)
         arrival = begin_arrival(options, reader, cuts=part.cuts, phases=phases)
@@ -112,6 +125,8 @@ def open_ranks(
     except BaseException:
         if group is not None:
             group.close()
+        elif processes is not None:
+            processes.close()
         if arrival is not None:
             arrival.abandon()
         reader.close()
@@ -186,9 +201,13 @@ def stage_ends(
 def check_links(gpu: Gpu, devices: Sequence[str]) -> None:
     """Refuse GPUs whose memory this one does not reach.
 
+    A process that is shown one GPU alone is told so when it maps the memory of another.
+
     Raises:
         DeviceError: It does not reach one; the message names both.
     """
+    if one_gpu.ordinal is not None:
+        return
     for ordinal in map(check_device, devices):
         if ordinal != gpu.info.ordinal:
             gpu.link_to(ordinal)
