@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
 import pytest
 from stub_libcuda import stub
 
+from zse.device.cuda.gpu import Gpu
 from zse.device.survey import survey_cuda
 
 if TYPE_CHECKING:
@@ -23,6 +25,17 @@ def test_every_gpu_is_described_and_closed_again(
     assert (survey.driver_version, survey.problem) == ("12.4", None)
     assert [gpu.info.ordinal for gpu in survey.gpus] == [0, 1]
     assert all(gpu.problem is None and gpu.info.free_bytes == 1 << 30 for gpu in survey.gpus)
+
+
+def test_a_gpu_that_is_in_use_stays_current_behind_a_survey_of_several(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZSE_STUB_DEVICES", "2")
+    driver = stub.driver()
+    with Gpu.open(driver=driver):
+        before = driver.read(ctypes.c_void_p, "cuCtxGetCurrent")
+        survey_cuda(driver)
+        assert driver.read(ctypes.c_void_p, "cuCtxGetCurrent") == before != 0
 
 
 def test_a_gpu_that_cannot_be_opened_is_described_with_what_is_in_the_way(

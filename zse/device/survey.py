@@ -6,6 +6,8 @@ is in the way. Opening one costs about 0.2 s and half a gigabyte of it, for a mo
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from typing import TYPE_CHECKING
 
 from zse.device.cuda.errors import CudaError, CudaRule
@@ -16,6 +18,8 @@ from zse.device.cuda.links import read_links
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from zse.device.facts import GpuInfo, GpuLink
     from zse.errors import DeviceError
 
@@ -43,13 +47,14 @@ class CudaSurvey:
 
 
 def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
-    """Look at every GPU; nothing stays open."""
+    """Look at every GPU; nothing stays open, and the caller's own GPU stays current."""
     version = ""
     try:
         driver = driver or Driver()
         version = version_text(driver.read_version())
         driver.version()
-        gpus = tuple(_look_at(driver, ordinal) for ordinal in seen_ordinals(driver))
+        with _same_context(driver):
+            gpus = tuple(_look_at(driver, ordinal) for ordinal in seen_ordinals(driver))
         links = tuple(read_links(driver))
     except CudaError as error:
         return CudaSurvey(driver_version=version, gpus=(), problem=error)
@@ -63,6 +68,16 @@ def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
 def total_bytes(ordinal: int, driver: Driver | None = None) -> int:
     """Return the memory of a GPU, used or not, without opening it."""
     return read_info(driver or Driver(), ordinal).total_bytes
+
+
+@contextlib.contextmanager
+def _same_context(driver: Driver) -> Iterator[None]:
+    """Make current again in this thread what is now: a GPU that was closed is not to be."""
+    context = driver.read(ctypes.c_void_p, "cuCtxGetCurrent")
+    try:
+        yield
+    finally:
+        driver.release("cuCtxSetCurrent", context)
 
 
 def _look_at(driver: Driver, ordinal: int) -> GpuState:

@@ -29,6 +29,7 @@ SIGNATURES: dict[str, tuple[type[Any], ...]] = {
     "cuDevicePrimaryCtxRetain": (POINTER, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxSetCurrent": (HANDLE,),
+    "cuCtxGetCurrent": (POINTER,),
     "cuCtxSetLimit": (c_int, c_size_t),
     # memory
     "cuMemGetInfo_v2": (POINTER, POINTER),
