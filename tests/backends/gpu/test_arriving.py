@@ -14,7 +14,9 @@ from interpreted_runner import open_runner
 from weight_reads import WeightReads
 
 from tests.backends.gpu.test_streamed import chunk
+from zse.backends.gpu.kept_weights import KeptWeights
 from zse.backends.gpu.row_maxima import RowMaxima
+from zse.backends.gpu.turning import Turning
 from zse.backends.types import StepBatch
 from zse.errors import FormatError, LoadCancelledError, SourceChangedError, StoreError
 from zse.format import ZSEReader
@@ -364,7 +366,7 @@ def test_a_pass_that_began_while_weights_arrived_finds_all_facts_before_it_needs
         InterpretedGpu(), [model.weights.linears[name] for name in (*names, "embed.weight")]
     )
     source.let_through(3)
-    passes.find_maxima(maxima, None)
+    passes.turn(Turning(maxima, KeptWeights(InterpretedGpu(), (), 0)), None)
     passes.before_layers()
     passes.enter(0)
     assert found == wanted[:1]

@@ -237,6 +237,7 @@ class OutOfMemoryError(DeviceError):
 def test_kept_weights_are_done_without_where_their_memory_is_gone() -> None:
     kept = KeptWeights(FullGpu(), [MATRIX], 2 << 20)
     assert kept.length_bytes > 0
+    assert kept.take()
     kept.make(None, None)
     assert kept.of(MATRIX) is None
     assert kept.length_bytes == kept.taken_bytes == 0

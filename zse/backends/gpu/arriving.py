@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.graphs import Rehearsal
     from zse.backends.gpu.passes import Passes
-    from zse.backends.gpu.row_maxima import RowMaxima
+    from zse.backends.gpu.turning import Turning
     from zse.backends.handles import LayerWeights
     from zse.device.phases import Phases
     from zse.kernels.launcher import Launcher
@@ -84,8 +84,8 @@ class ArrivingPasses(WholePasses):
         self._report: LoadReport | None = None
         self._groups_of_layers: dict[int, list[int]] = {}
         self._is_rehearsal = False
-        self._finding: tuple[RowMaxima, Launcher] | None = None
-        """What a pass needs to know of each matrix before it multiplies by it."""
+        self._turning: tuple[Turning, Launcher] | None = None
+        """What a pass reads of each matrix's turned form, still to be made of some."""
 
     @property
     def is_arriving(self) -> bool:
@@ -111,36 +111,36 @@ class ArrivingPasses(WholePasses):
             self._wait_for(self._groups(-1))
 
     def enter(self, place: int) -> None:
-        """Wait for a layer, and for what a pass needs to know of its matrices."""
+        """Wait for a layer, and have its matrices turned if the pass reads them so."""
         if self._arrival is not None and not self._is_rehearsal:
             self._wait_for(self._groups(place))
-        if self._finding is not None:
-            self._find(place)
+        if self._turning is not None:
+            self._turn(place)
 
     def before_head(self) -> None:
         """Wait for everything: tokens follow."""
         if self._arrival is not None and not self._is_rehearsal:
             self.settle()
-        if self._finding is not None:
-            self._find(None)
+        if self._turning is not None:
+            self._turn(None)
 
-    def _find(self, place: int | None) -> None:
-        """Have found what a pass needs to know of a layer's matrices, or of all that is left."""
-        if self._is_rehearsal or self._finding is None:
+    def turn(self, turning: Turning, launcher: Launcher) -> None:
+        if self._arrival is None:
+            turning.all(launcher)
+        else:
+            self._turning = turning, launcher
+
+    def _turn(self, place: int | None) -> None:
+        """Have a layer's matrices turned, or all that are left."""
+        if self._is_rehearsal or self._turning is None:
             return
-        maxima, launcher = self._finding
+        turning, launcher = self._turning
         if self._arrival is None or place is None:
-            self._finding = None
-            maxima.find(launcher)
+            self._turning = None
+            turning.all(launcher)
         else:
             groups = self._groups(place)
-            maxima.find_some(launcher, lambda weight: self._lies_in(weight, groups))
-
-    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
-        if self._arrival is None:
-            maxima.find(launcher)
-        else:
-            self._finding = maxima, launcher
+            turning.some(launcher, lambda weight: self._lies_in(weight, groups))
 
     # --- the weights ----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Turned anew for each step they take a fifth of the time of 2,048 tokens, and more of fewer. Kept
 they take a byte a weight, which a large GPU has to spare. They are made when the first long prompt
-comes: a start has no time for them, and a server that is asked nothing long never makes them.
+comes: a server that is asked nothing long never makes them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zse.errors import DeviceError
 from zse.kernels.linear.launch_8bit import turn_matrix, turned_at, turned_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.backends.gpu.row_maxima import RowMaxima
     from zse.device.gpu import Block, Gpu
@@ -33,7 +33,8 @@ class KeptWeights:
         self._weights = kept_of(weights, limit_bytes)
         self._block: Block | None = None
         self._turned: dict[int, Turned] = {}
-        self._are_there = False
+        self._missing = list(self._weights)
+        """What is not turned yet."""
 
     @property
     def length_bytes(self) -> int:
@@ -54,45 +55,57 @@ class KeptWeights:
         """Return a matrix, turned; None where it is not kept."""
         return self._turned.get(weight.weights)
 
-    def make(self, launcher: Launcher, maxima: RowMaxima) -> bool:
-        """Have all of them turned in the launcher's stream, the first time; maxima are found.
+    def take(self) -> bool:
+        """Take the memory, the first time; whether anything has changed.
 
-        Where the memory is gone by now they are turned for each step, as others are. Returns
-        whether anything has changed.
+        Where it is gone by now they are turned for each step, as others are.
         """
-        if self._are_there or not self._weights:
+        if self._block is not None or not self._weights:
             return False
-        if self._block is not None or self._take():
-            for weight in self._weights:
-                turn_matrix(launcher, weight, maxima.of(weight), self._turned[weight.weights])
-            self._are_there = True
-        return True
-
-    def forget(self) -> None:
-        """Note that the weights are others: they are turned when they are next needed."""
-        self._are_there = False
-
-    def give_up(self) -> bool:
-        """Give the memory back for good, when no step reads it; whether there was some."""
-        block, self._block, self._weights = self._block, None, []
-        self._turned.clear()
-        if block is not None:
-            block.free()
-        return block is not None
-
-    def _take(self) -> bool:
         try:
             self._block = self._gpu.allocate(self.length_bytes)
         except DeviceError as error:
             if not error.is_out_of_memory:
                 raise
-            self._weights = []
-            return False
+            self._weights, self._missing = [], []
+            return True
         address = self._block.address
         for weight in self._weights:
             self._turned[weight.weights] = turned_at(address, weight.rows, weight.columns)
             address += turned_bytes(weight.rows, weight.columns)
         return True
+
+    def make(self, launcher: Launcher, maxima: RowMaxima) -> None:
+        """Have those turned that are not yet, in the launcher's stream; maxima are found.
+
+        Memory is taken.
+        """
+        missing, self._missing = self._missing, []
+        for weight in missing:
+            turn_matrix(launcher, weight, maxima.of(weight), self._turned[weight.weights])
+
+    def make_some(
+        self, launcher: Launcher, maxima: RowMaxima, is_there: Callable[[LinearWeight], bool]
+    ) -> None:
+        """Do what ``make`` does for the matrices that are there."""
+        if self._missing:
+            late = [weight for weight in self._missing if not is_there(weight)]
+            self._missing = [weight for weight in self._missing if is_there(weight)]
+            self.make(launcher, maxima)
+            self._missing = late
+
+    def forget(self) -> None:
+        """Note that the weights are others: they are turned when they are next needed."""
+        self._missing = list(self._weights)
+
+    def give_up(self) -> bool:
+        """Give the memory back for good, when no step reads it; whether there was some."""
+        block, self._block, self._weights = self._block, None, []
+        self._missing = []
+        self._turned.clear()
+        if block is not None:
+            block.free()
+        return block is not None
 
 
 def kept_of(weights: Sequence[LinearWeight], limit_bytes: int) -> list[LinearWeight]:

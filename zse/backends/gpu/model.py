@@ -14,6 +14,7 @@ from zse.backends.gpu.kv_pool import BLOCK_SIZE
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.row_maxima import RowMaxima
 from zse.backends.gpu.step import StepLimits
+from zse.backends.gpu.turning import Turning
 from zse.backends.handles import EndWeights
 from zse.backends.types import MAX_DRAFTS
 from zse.kernels.attention.context import Context
@@ -145,14 +146,13 @@ class DeviceModel:
             self._note_kept()
 
     def prepare_turned(self, launcher: Launcher) -> None:
-        """Have ready what products of turned rows read, the first time: of weights that are there.
+        """Have ready what products of turned rows read, the first time.
 
-        Maxima are found of layers that arrive, too, as they come.
+        Of weights that are on their way it is made layer by layer, as they come.
         """
-        is_there = not self.passes.is_arriving
-        self.passes.find_maxima(self.row_maxima, launcher)
-        if is_there and self.kept_weights.make(launcher, self.row_maxima):
+        if self.kept_weights.take():
             self._note_kept()
+        self.passes.turn(Turning(self.row_maxima, self.kept_weights), launcher)
 
     def give_up_turned(self) -> bool:
         """Give back what is kept of turned weights, for good; whether there was some."""

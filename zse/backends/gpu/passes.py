@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zse.backends.gpu.graphs import Rehearsal
-    from zse.backends.gpu.row_maxima import RowMaxima
+    from zse.backends.gpu.turning import Turning
     from zse.backends.handles import LayerWeights
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
     from zse.kernels.launcher import Launcher
@@ -45,8 +45,8 @@ class Passes(Protocol):
     def before_head(self) -> None:
         """Wait for all weights, verified: the pass is about to choose tokens."""
 
-    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
-        """Have the maxima of rows computed for the pass that begins, before it needs them."""
+    def turn(self, turning: Turning, launcher: Launcher) -> None:
+        """Have made what the pass that begins reads of turned matrices, before it needs it."""
 
     def settle(self) -> LoadReport | None:
         """Wait until all weights are loaded; any thread may. None if passes never wait."""
@@ -99,8 +99,8 @@ class WholePasses:
     def before_head(self) -> None:
         """Do nothing."""
 
-    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
-        maxima.find(launcher)
+    def turn(self, turning: Turning, launcher: Launcher) -> None:
+        turning.all(launcher)
 
     def settle(self) -> LoadReport | None:
         return None

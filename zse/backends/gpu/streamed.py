@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zse.backends.gpu.graphs import Rehearsal
-    from zse.backends.gpu.row_maxima import RowMaxima
+    from zse.backends.gpu.turning import Turning
     from zse.backends.handles import LayerWeights
     from zse.device.gpu import Block, Gpu, GraphExec, Stream
     from zse.kernels.launcher import Launcher
@@ -63,8 +63,8 @@ class StreamedPasses:
     def before_head(self) -> None:
         """Do nothing: it stays."""
 
-    def find_maxima(self, maxima: RowMaxima, launcher: Launcher) -> None:
-        maxima.find(launcher)
+    def turn(self, turning: Turning, launcher: Launcher) -> None:
+        turning.all(launcher)
 
     def settle(self) -> LoadReport | None:
         return None
