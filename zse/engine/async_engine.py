@@ -366,8 +366,10 @@ class AsyncEngine:
                 if core.patience_seconds > 0:
                     self._await_more()
                 deliver(core.step())
-        except LoadCancelledError:  # closed while a step waited for weights
-            self._streams.fail_all(lambda: ShuttingDownError("the model was closed"))
+        except LoadCancelledError as error:  # a step waits for weights no longer
+            cause = error.__cause__
+            why = "" if cause is None else f": {cause}"
+            self._streams.fail_all(lambda: ShuttingDownError(f"the model was closed{why}"))
         except BaseException as error:
             logger.exception("the engine thread crashed")
             self._core.parting = None  # nobody knows what its blocks hold

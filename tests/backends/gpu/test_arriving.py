@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from broken_rules import breaks
 from interpreted_gpu import InterpretedGpu
 from interpreted_runner import open_runner
+from taken_places import takes_over
 from weight_reads import WeightReads
 
 from tests.backends.gpu.test_streamed import chunk
@@ -21,6 +23,7 @@ from zse.backends.types import StepBatch
 from zse.errors import FormatError, LoadCancelledError, SourceChangedError, StoreError
 from zse.format import ZSEReader
 from zse.format.errors import Rule
+from zse.format.spec import CONTAINER
 from zse.kernels.linear.weight import LinearWeight
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.quantize.locate import locate_model
@@ -199,8 +202,8 @@ def test_a_damaged_last_group_ends_the_step_and_the_load_alike_and_no_token_leav
     with breaks(Rule.CHECKSUM_MISMATCH) as found:
         opened.runner.settle()
     error = opened.end()
-    assert isinstance(error, FormatError)
-    assert str(error) == str(found.value)
+    assert isinstance(error, LoadCancelledError)
+    assert str(error.__cause__) == str(found.value)
     reads = opened.launcher.reads
     assert 0 < len(reads) < len(expected)  # nothing of the head, nor of what chooses
     assert reads == expected[: len(reads)]
@@ -217,7 +220,7 @@ def test_a_damaged_first_group_lets_no_layer_run(path, tmp_path):
     opened = Opened(path, source)
     opened.begin(PROMPT)
     source.let_through(len(source.groups))
-    assert isinstance(opened.end(), FormatError)
+    assert isinstance(opened.end().__cause__, FormatError)
     assert opened.launcher.reads == []
     opened.runner.close()
 
@@ -229,7 +232,7 @@ def test_a_disk_that_fails_ends_every_step_until_the_model_is_closed(path):
     source.let_through(len(source.groups))
     for batch in (PROMPT, TOKEN):
         opened.begin(batch)
-        assert isinstance(opened.end(), StoreError)
+        assert isinstance(opened.end().__cause__, StoreError)
     with pytest.raises(StoreError, match="the disk is gone"):
         opened.runner.settle()
     opened.runner.close()
@@ -246,7 +249,7 @@ def test_a_file_that_was_written_to_meanwhile_gives_no_token(path, tmp_path):
         file.seek(-1, 2)
         file.write(b"\x01")
     source.let_through(len(source.groups))
-    assert isinstance(opened.end(), SourceChangedError)
+    assert isinstance(opened.end().__cause__, SourceChangedError)
     opened.runner.close()
 
 
@@ -260,6 +263,55 @@ def test_closing_a_model_frees_a_step_that_waits_for_its_weights(path):
     assert isinstance(opened.end(), LoadCancelledError)
     with pytest.raises(LoadCancelledError):
         opened.runner.settle()
+    opened.runner.close()
+
+
+def with_another_group(path: Path, target: Path, name: str) -> Path:
+    """Write a copy of a file of which one group has other numbers, and their digest."""
+    with ZSEReader(path) as reader:
+        header = reader.header
+    content = bytearray(path.read_bytes())
+    groups = list(header.groups)
+    index = [group.name for group in groups].index(name)
+    group = groups[index]
+    content[group.offset_bytes + 512] ^= 1
+    digest = hashlib.sha256(content[group.offset_bytes : group.end_bytes]).hexdigest()
+    groups[index] = replace(group, sha256=digest)
+    sealed = CONTAINER.seal(replace(header, groups=tuple(groups)).to_bytes())
+    content[: len(sealed)] = sealed
+    target.write_bytes(content)
+    return target
+
+
+def test_a_model_in_the_place_of_another_computes_while_what_differs_arrives(
+    path, tmp_path, monkeypatch
+):
+    tuned = with_another_group(path, tmp_path / "tuned.zse", "layers.2")
+    alone = Opened(tuned)
+    alone.runner.settle()
+    alone.launcher.reads.clear()
+    alone.begin(PROMPT)
+    assert alone.end() == "answered"
+    alone.runner.close()
+    expected = alone.launcher.reads
+    opened, source = Opened(path), HeldSource(tuned)
+    opened.runner.settle()
+    monkeypatch.setattr("zse.backends.gpu.arrival.source_of", lambda _reader: source)
+    opened.runner, moved_bytes = takes_over(opened.runner, tuned)
+    opened.launcher.learn(opened.runner)
+    assert moved_bytes == source.groups[3].length_bytes
+    opened.begin(PROMPT)
+    wait_until(lambda: opened.launcher.reads)
+    time.sleep(0.05)
+    reads = list(opened.launcher.reads)
+    assert 0 < len(reads) < len(expected)  # two layers, which both models have
+    assert reads == expected[: len(reads)]
+    assert opened.outcome is None
+    source.let_through(len(source.groups))
+    assert opened.end() == "answered"
+    assert opened.launcher.reads == expected
+    opened.runner.settle()
+    assert not opened.runner._backend._passes.is_arriving
     opened.runner.close()
 
 

@@ -9,16 +9,18 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from child_processes import wait_until
 from random_adapters import write_adapter
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.opening import OpenedModel
-from zse.errors import LoRAError, OverloadedError
+from zse.errors import LoRAError, OverloadedError, StoreError
 from zse.format import ZSEReader
 from zse.models.runner import spec_of
 from zse.serve.adapters import as_model
 from zse.serve.admin.loading import ModelLoader
 from zse.serve.fleet.moves import Moves
+from zse.serve.state import LoadedModel
 
 
 @pytest.fixture
@@ -328,6 +330,25 @@ class TestWhereSomethingIsWrong:
         check_error(answer, 503, code="model_unavailable", kind="server_error")
         assert fleet.here() == ["a"]
         assert text_of(fleet.ask("a")) == expected["a"]
+
+    def test_who_left_comes_back_where_the_last_weights_of_a_model_in_use_do_not_come(
+        self, fleet, state, monkeypatch, expected
+    ):
+        settle = LoadedModel.settle
+
+        def failing(model):
+            settle(model)
+            if model.name == "b":
+                wait_until(lambda: model.uses.count)  # its request was let to it already
+                raise StoreError("the disk is gone")
+
+        fleet.ask("a")
+        monkeypatch.setattr(LoadedModel, "settle", failing)
+        answer = fleet.ask("b")
+        assert answer.status_code in (200, 503)  # it was as quick as the error, or was ended by it
+        wait_until(lambda: fleet.statuses()["b"] == "failed")
+        assert text_of(fleet.ask("a")) == expected["a"]
+        assert state.models.failure is None, "an engine that crashes ends the process"
 
     def test_a_load_that_fails_before_the_engine_gives_back_what_was_opened(
         self, fleet, monkeypatch, check_error

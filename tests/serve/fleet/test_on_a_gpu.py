@@ -77,7 +77,7 @@ def test_the_log_tells_where_the_time_of_a_swap_went(served):
     ask(served, "b")
     [brought] = [line for line in served.lines[told:] if line["message"] == "model brought"]
     phases = brought["swap_ms"]
-    order = ["answers", "leave", "model-file", "weights-to-gpu", "engine", "brought"]
+    order = ["answers", "leave", "model-file", "engine", "weights-to-gpu", "brought"]
     ends = [phases[name]["end_ms"] for name in order]
     assert ends == sorted(ends)
     assert ends[-1] == pytest.approx(1000 * brought["seconds"], abs=5)

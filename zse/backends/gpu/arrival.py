@@ -218,6 +218,13 @@ class Arrival:
             return WholePasses()
         return ArrivingPasses(self, self._plan, spec)
 
+    def arrives_again(self, passes: Passes) -> bool:
+        """Have the passes of the model that left wait for these weights; whether they can."""
+        if not isinstance(passes, ArrivingPasses):
+            return False
+        passes.begin_again(self, self._plan)
+        return True
+
     def set_aside(self, length_bytes: int) -> None:
         """Leave memory to what will be loaded beside the model.
 

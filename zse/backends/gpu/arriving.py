@@ -14,6 +14,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.passes import WholePasses
+from zse.errors import LoadCancelledError, ZSEError
+from zse.records import record
 from zse.stream.fit import LAYER_PREFIX
 from zse.stream.placement import members
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.turning import Turning
     from zse.backends.handles import LayerWeights
     from zse.device.phases import Phases
+    from zse.format.spec import Group
     from zse.kernels.launcher import Launcher
     from zse.kernels.linear.weight import LinearWeight
     from zse.models.spec import ModelSpec
@@ -77,13 +80,16 @@ class ArrivingPasses(WholePasses):
     """
 
     def __init__(self, arrival: Arrival, plan: ReadPlan, spec: ModelSpec) -> None:
-        self._arrival: Arrival | None = arrival
-        self._header = arrival.placement.header
-        self._plan = plan
         self._spec = spec
-        self._report: LoadReport | None = None
-        self._groups_of_layers: dict[int, list[int]] = {}
         self._is_rehearsal = False
+        self.begin_again(arrival, plan)
+
+    def begin_again(self, arrival: Arrival, plan: ReadPlan) -> None:
+        """Wait for other weights of the same shape from now on, of which only some may be read."""
+        self._arrival: Arrival | None = arrival
+        self._plan = plan
+        self._report: LoadReport | None = None
+        self._parts: list[_Part] = []
         self._turning: tuple[Turning, Launcher] | None = None
         """What a pass reads of each matrix's turned form, still to be made of some."""
 
@@ -108,19 +114,20 @@ class ArrivingPasses(WholePasses):
     def before_layers(self) -> None:
         """Wait for what stands before the layers."""
         if self._arrival is not None and not self._is_rehearsal:
-            self._wait_for(self._groups(-1))
+            self._wait_for(self._part(-1))
 
     def enter(self, place: int) -> None:
         """Wait for a layer, and have its matrices turned if the pass reads them so."""
         if self._arrival is not None and not self._is_rehearsal:
-            self._wait_for(self._groups(place))
+            self._wait_for(self._part(place))
         if self._turning is not None:
             self._turn(place)
 
     def before_head(self) -> None:
         """Wait for everything: tokens follow."""
         if self._arrival is not None and not self._is_rehearsal:
-            self.settle()
+            with _of_a_pass():
+                self.settle()
         if self._turning is not None:
             self._turn(None)
 
@@ -139,8 +146,7 @@ class ArrivingPasses(WholePasses):
             self._turning = None
             turning.all(launcher)
         else:
-            groups = self._groups(place)
-            turning.some(launcher, lambda weight: self._lies_in(weight, groups))
+            turning.some(launcher, self._part(place).holds)
 
     # --- the weights ----------------------------------------------------------------------------
 
@@ -148,7 +154,8 @@ class ArrivingPasses(WholePasses):
         """Wait until all of them are there; any thread may.
 
         Raises:
-            FormatError, StoreError, DeviceError: What kept them from it.
+            FormatError, StoreError, DeviceError: What kept them from it; a pass ends in
+                ``LoadCancelledError`` then.
             LoadCancelledError: The model was closed.
         """
         if self._arrival is not None:
@@ -161,48 +168,75 @@ class ArrivingPasses(WholePasses):
         if self._arrival is not None:
             self._arrival.stop()
 
-    def _wait_for(self, groups: Sequence[int]) -> None:
+    def _wait_for(self, part: _Part) -> None:
         arrival = self._arrival
         if arrival is None:  # another thread has seen all of it arrive
             return
-        for group in groups:
-            arrival.wait_for_group(group)
+        with _of_a_pass():
+            for group in part.groups:
+                arrival.wait_for_group(group)
 
-    def _groups(self, place: int) -> list[int]:
-        """Return what is read for a layer by its place; of -1, what the layers stand on."""
-        if not self._groups_of_layers:
-            self._groups_of_layers = self._assign()
-        return self._groups_of_layers[place]
+    def _part(self, place: int) -> _Part:
+        """Return what a layer reads, by its place; for -1, what the layers stand on."""
+        if not self._parts:
+            assert self._arrival is not None
+            self._parts = self._assign(self._arrival)
+        return self._parts[1 + place]
 
-    def _assign(self) -> dict[int, list[int]]:
-        """Return the groups of the file that hold weights of each part of the program."""
+    def _assign(self, arrival: Arrival) -> list[_Part]:
+        """Return what each part of the program reads, the head's excepted."""
+        placement = arrival.placement
         numbers = {group.name: index for index, group in enumerate(self._plan.groups)}
         group_of = {
-            entry.name: numbers[group.name]
-            for group, entries in members(self._header)
-            for entry in entries
+            entry.name: group for group, entries in members(placement.header) for entry in entries
         }
-        found: dict[int, set[int]] = {place: set() for place in range(-1, len(self._spec.layers))}
+        shift = arrival.block.address - placement.origin_bytes
+        found: list[dict[str, Group]] = [{} for _ in range(1 + len(self._spec.layers))]
         place = -1
         for part in self._spec.groups():
             if part.name.startswith(LAYER_PREFIX):
                 place = int(part.name.removeprefix(LAYER_PREFIX))
             elif place >= 0:
                 break  # the head, which everything is waited for before
-            found[place].update(group_of[weight.name] for weight in part.weights)
-        return {place: sorted(groups) for place, groups in found.items()}
+            groups = [group_of[weight.name] for weight in part.weights]
+            found[1 + place].update((group.name, group) for group in groups)
+        return [
+            _Part(
+                groups=sorted(numbers[name] for name in groups if name in numbers),
+                spans=[
+                    (shift + group.offset_bytes, shift + group.end_bytes)
+                    for group in groups.values()
+                ],
+            )
+            for groups in found
+        ]
 
-    def _lies_in(self, weight: LinearWeight, groups: Sequence[int]) -> bool:
-        arrival = self._arrival
-        if arrival is None:
-            return True
-        start = arrival.block.address
-        for group in groups:
-            for chunk in self._plan.groups[group].chunks:
-                first = start + chunk.destination_offset_bytes
-                if first <= weight.weights < first + chunk.length_bytes:
-                    return True
-        return False
+
+@record
+class _Part:
+    """What a part of the program reads."""
+
+    groups: Sequence[int]
+    """By their numbers in the plan; what is there already is not in it."""
+    spans: Sequence[tuple[int, int]]
+    """Addresses where its weights lie, from the first to behind the last."""
+
+    def holds(self, weight: LinearWeight) -> bool:
+        return any(first <= weight.weights < end for first, end in self.spans)
+
+
+@contextlib.contextmanager
+def _of_a_pass() -> Iterator[None]:
+    """Have a step that misses its weights end as if the load was stopped.
+
+    Why they did not come is told to who waits for all of them, and closes the model.
+    """
+    try:
+        yield
+    except LoadCancelledError:
+        raise
+    except ZSEError as error:
+        raise LoadCancelledError(f"the weights did not arrive: {error}") from error
 
 
 class _ArrivingLayer:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
+    from zse.backends.gpu.arrival import Arrival
+    from zse.backends.gpu.arriving import RestOfStart
     from zse.backends.gpu.flow import PassedStep, StreamFlow
     from zse.backends.gpu.forward import Residual, Step
     from zse.backends.gpu.host_flow import HostFlow
@@ -374,6 +376,16 @@ class GPUBackend(PooledBlocks, GuessingBackend):
     def release(self) -> None:
         """Undo ``retain``."""
         self._retained = None
+
+    def awaits(self, arrival: Arrival, rest: RestOfStart) -> bool:
+        """Have passes wait for weights that are on their way; whether these passes can.
+
+        What is left to do then is the ``rest``.
+        """
+        if not arrival.arrives_again(self._passes):
+            return False
+        self.rest_of_start, self._is_asked = rest, False
+        return True
 
     def begin_again(self, header: ZSEHeader) -> None:
         """Compute with the weights of another model, which are where those of the last one were."""

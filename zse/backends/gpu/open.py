@@ -90,15 +90,19 @@ def open_gpu_backend(arrival: Arrival | StreamedArrival, load: ModelLoad) -> GPU
 
 
 def fill_again(retained: Retained, arrival: Arrival, load: ModelLoad) -> GPUBackend:
-    """Return a backend that another model of the same shape has left, with these weights in it."""
+    """Return a backend that another model of the same shape has left, for these weights.
+
+    Where its passes wait for what they need themselves, they may still be on their way.
+    """
     backend = retained.backend
     if load.spec != backend.spec:
         raise DeviceError(
             "a model is not of the shape of the one whose place it takes",
             hint="Ask for it again.",
         )
-    with load.phases("weights-to-gpu"):
-        _tell_of(arrival.wait())
+    if not backend.awaits(arrival, RestOfStart(iter(()), load.phases, told=_tell_of)):
+        with load.phases("weights-to-gpu"):
+            _tell_of(arrival.wait())
     backend.begin_again(arrival.placement.header)
     return backend
 

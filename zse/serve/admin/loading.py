@@ -25,7 +25,7 @@ from zse.serve.admin.orders import (
 )
 from zse.serve.admin.places import Places
 from zse.serve.head_start import HeadStart
-from zse.serve.load import load_served_model
+from zse.serve.load import begin_served_model, load_served_model
 from zse.serve.models import NameTakenError
 from zse.serve.shelf import Shelf
 
@@ -138,7 +138,8 @@ class ModelLoader:
             if self._state.draining and not order.is_awaited:
                 model.close()
                 raise ShuttingDownError("The server is shutting down and loads no further model.")
-            self._put(model, order.aliases)
+            entry = self._put(model, order.aliases)
+            self._settle(load, entry)
             self.orders[order.name] = replace(order, retained=None, ledger=None)
             load.progress.phase = "ready"
             LOG.info("model loaded", extra={"model": order.name, "evicted": load.evicted})
@@ -153,11 +154,20 @@ class ModelLoader:
         finally:
             load.end()
 
-    def _put(self, model: LoadedModel, aliases: tuple[str, ...]) -> None:
+    def _settle(self, load: Load, entry: TableEntry) -> None:
+        """Wait for the weights of a model that requests are let to meanwhile."""
+        load.take_requests()
+        try:
+            entry.model.settle()
+        except BaseException:
+            self._evict(entry)
+            raise
+
+    def _put(self, model: LoadedModel, aliases: tuple[str, ...]) -> TableEntry:
         """Let a model answer, with the adapters that it was loaded with."""
         entry = self._state.models.put(model, aliases)
         if not self._state.options.loras:
-            return
+            return entry
         from zse.serve.adapters import put_adapters
 
         try:
@@ -165,6 +175,7 @@ class ModelLoader:
         except BaseException:  # a name was taken meanwhile
             self._evict(entry)
             raise
+        return entry
 
     def _adapters_of(self, order: LoadOrder) -> tuple[str, ...]:
         """Return what the command line names for a model: its own, where it has come back."""
@@ -190,7 +201,8 @@ class ModelLoader:
         ledger = load.progress.ledger
         head_start = HeadStart(settings, ledger.phase, ledger.report, load.order.retained)
         try:
-            return load_served_model(settings, load.progress, head_start, self.shelf)
+            begin = begin_served_model if load.order.is_awaited else load_served_model
+            return begin(settings, load.progress, head_start, self.shelf)
         except BaseException:
             head_start.abandon()  # this process lives on, and has no other use for the memory
             raise

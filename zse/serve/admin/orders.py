@@ -77,6 +77,8 @@ class Load:
         """What it took; None while it runs."""
         self.loop = _running_loop()
         """Where requests begin their uses of models."""
+        self.answers: Future[None] = Future()
+        """Set when the model takes requests, weights perhaps still on their way, or is given up."""
         self.done: Future[None] = Future()
         """Set last: what came of it can be read from then on."""
 
@@ -87,7 +89,17 @@ class Load:
     def end(self) -> None:
         """Note that it is over; whoever waits goes on."""
         self.seconds = (self.progress.ledger.now_ms() - self._began_ms) / 1000
+        self.take_requests()
         self.done.set_result(None)
+
+    def take_requests(self) -> None:
+        """Note that the model is in the table; twice does nothing."""
+        if not self.answers.done():
+            self.answers.set_result(None)
+
+    async def answering(self) -> None:
+        """Wait until the model takes requests, or does not come."""
+        await asyncio.shield(asyncio.wrap_future(self.answers))
 
     async def wait(self) -> None:
         """Wait until it is over.

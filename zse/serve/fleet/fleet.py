@@ -67,7 +67,7 @@ class Fleet:
         self.max_resident = options.fleet.max_resident
         """Models that are there at once; 0 as many as fit."""
         self._last_asked = clock()
-        self.moves = Moves(state, self.seats, clock=clock)
+        self.moves = Moves(state, self.seats, admit=self.admit, clock=clock)
         self.sleep = Sleep(state, self)
 
     @property

@@ -44,14 +44,21 @@ class Moves:
 
     Args:
         seats: Of the models that may leave, by their names.
+        admit: Lets those go on who wait for a model, if it is there.
         clock: Seconds that only grow.
     """
 
     def __init__(
-        self, state: AppState, seats: Mapping[str, Seat], *, clock: Callable[[], float]
+        self,
+        state: AppState,
+        seats: Mapping[str, Seat],
+        *,
+        admit: Callable[[Seat], None],
+        clock: Callable[[], float],
     ) -> None:
         self._state = state
         self._seats = seats
+        self._admit = admit
         self._clock = clock
         self._news = asyncio.Event()
         self._retained: Retained | None = None
@@ -143,6 +150,9 @@ class Moves:
                 load = self._loader.begin(self._order_of(seat, estimate))
             except LoadInProgressError:  # an admin's
                 await self._loader.settled()
+        if not seat.adapters:  # else its requests wait for these
+            await load.answering()
+            self._admit(seat)
         await load.wait()
         if (entry := self._entry(seat.name)) is not None:
             await self._add_adapters(seat, entry)
