@@ -1,6 +1,7 @@
 /* The threads of a load. Each reads into its own pinned buffers and copies from each of them on a
  * stream of its own, so a buffer may be filled again once its stream is idle. See loader.h. */
 #define _GNU_SOURCE
+#include "load.h"
 #include "slots.h"
 
 #include <errno.h>
@@ -8,40 +9,9 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
-#define PAGE INT64_C(4096)
 #define STACK_BYTES (1 << 20) /* the driver's functions run on it */
-/* A look at 2048 pages takes 0.2 ms, a sixth of the time in which they are read. */
-#define SAMPLES 4
-#define SAMPLE_PAGES 16
-#define AHEAD_LOOK_NANOSECONDS 100000
-/* What lies between two pieces is read with them where that takes no longer than one call more. */
-#define GAP_BYTES 8192
-#define SPAN_BYTES (128 << 10)
-
-struct zse_load {
-    struct zse_driver driver;
-    struct zse_kept *kept; /* NULL: every slot is freed with the load */
-    struct zse_areas *areas;
-    struct zse_file file;
-    struct zse_chunk *chunks;
-    _Atomic int64_t *left; /* per group, the number of chunks that are not on the device yet */
-    _Atomic int64_t next;  /* index of the chunk that the next free thread takes */
-    int64_t num_chunks;
-    int64_t num_groups;
-    uint64_t block;
-    int64_t buffer_bytes;
-    int32_t buffers_per_thread;
-    int32_t num_threads;
-    struct zse_counters counters;
-    pthread_mutex_t lock; /* guards the first failure, and ``news`` */
-    pthread_cond_t news;  /* a group is complete, a thread has finished, or the load failed */
-    pthread_t *threads;
-};
 
 static int64_t now(void)
 {
@@ -50,16 +20,15 @@ static int64_t now(void)
     return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
-static bool is_stopped(struct zse_load *load)
+bool zse_is_stopped(struct zse_load *load)
 {
     return atomic_load_explicit(&load->counters.failure, memory_order_acquire) != ZSE_NO_FAILURE;
 }
 
-/* Stop all threads; only the first failure is recorded. */
-static void fail(struct zse_load *load, enum zse_failure failure, int32_t code, int64_t detail)
+void zse_fail(struct zse_load *load, enum zse_failure failure, int32_t code, int64_t detail)
 {
     pthread_mutex_lock(&load->lock);
-    if (!is_stopped(load)) {
+    if (!zse_is_stopped(load)) {
         load->counters.code = code;
         load->counters.detail = detail;
         atomic_store_explicit(&load->counters.failure, failure, memory_order_release);
@@ -71,134 +40,13 @@ static void fail(struct zse_load *load, enum zse_failure failure, int32_t code, 
 static bool told(struct zse_load *load, struct zse_outcome outcome)
 {
     if (outcome.code)
-        fail(load, ZSE_DRIVER_FAILED, outcome.code, outcome.function);
+        zse_fail(load, ZSE_DRIVER_FAILED, outcome.code, outcome.function);
     return outcome.code == 0;
 }
 
 static struct zse_outcome of(enum zse_function function, int code)
 {
     return (struct zse_outcome){function, code};
-}
-
-/* --- reading ---------------------------------------------------------------------------------- */
-
-/* Whether at least half of the sampled pages of a range are in the page cache; true also if the
- * kernel cannot be asked. Sampling works because pages enter and leave the cache in runs. */
-static bool is_cached(const struct zse_file *file, int64_t offset, int64_t length)
-{
-    unsigned char found[SAMPLES * SAMPLE_PAGES];
-    const int64_t within = file->size - offset < length ? file->size - offset : length;
-    const int64_t pages = (within + PAGE - 1) / PAGE;
-    if (!file->mapping || pages <= 0)
-        return true;
-    const bool is_short = pages <= SAMPLES * SAMPLE_PAGES;
-    const int64_t samples = is_short ? 1 : SAMPLES, each = is_short ? pages : SAMPLE_PAGES;
-    int64_t cached = 0;
-    for (int64_t i = 0; i < samples; i++) {
-        const int64_t first = is_short ? 0 : (pages - SAMPLE_PAGES) * i / (SAMPLES - 1);
-        char *start = (char *)file->mapping + offset + first * PAGE;
-        if (mincore(start, (size_t)(each * PAGE), found))
-            return true;
-        for (int64_t k = 0; k < each; k++)
-            cached += found[k] & 1;
-    }
-    return 2 * cached >= each * samples;
-}
-
-static bool wants_direct(const struct zse_file *file, int64_t offset, int64_t length)
-{
-    if (file->direct_fd < 0 || offset % PAGE || length % PAGE)
-        return false;
-    return !file->asks_cache || !is_cached(file, offset, length);
-}
-
-/* Read a range; return how many bytes were filled. A direct read may stop early; the caller reads
- * the rest through the page cache; a buffered read that stops early has recorded a failure. */
-static int64_t read_range(struct zse_load *load, int fd, int64_t offset, char *to, int64_t length)
-{
-    const bool is_direct = fd == load->file.direct_fd;
-    int64_t filled = 0;
-    while (filled < length && !(is_direct && filled % PAGE)) {
-        const ssize_t count = pread(fd, to + filled, (size_t)(length - filled), offset + filled);
-        if (count > 0) {
-            filled += count;
-        } else if (count == 0) {
-            fail(load, ZSE_FILE_SHRANK, 0, offset + filled);
-            return filled;
-        } else if (is_direct && (errno == EINVAL || errno == EOPNOTSUPP)) {
-            return filled; /* O_DIRECT does not work on this file system or with this buffer */
-        } else if (errno != EINTR) {
-            fail(load, ZSE_READ_FAILED, errno, offset + filled);
-            return filled;
-        }
-    }
-    return filled;
-}
-
-static bool read_piece(struct zse_load *load, int64_t offset, char *to, int64_t length)
-{
-    int64_t direct = 0, buffered = 0;
-    if (wants_direct(&load->file, offset, length))
-        direct = read_range(load, load->file.direct_fd, offset, to, length);
-    if (is_stopped(load))
-        return false;
-    if (direct < length)
-        buffered =
-            read_range(load, load->file.fd, offset + direct, to + direct, length - direct);
-    atomic_fetch_add(&load->counters.direct_bytes, direct);
-    atomic_fetch_add(&load->counters.buffered_bytes, buffered);
-    return direct + buffered == length;
-}
-
-/* Wait for a chunk that another thread prefetches, and copy it into the buffer; false if there is
- * none, or if its prefetch failed. */
-static bool take_ahead(struct zse_load *load, const struct zse_chunk *chunk, char *to)
-{
-    const struct timespec pause = {0, AHEAD_LOOK_NANOSECONDS};
-    int32_t state;
-    if (!chunk->ahead)
-        return false;
-    while ((state = __atomic_load_n(&chunk->ahead->state, __ATOMIC_ACQUIRE)) == ZSE_IS_COMING) {
-        if (is_stopped(load))
-            return false;
-        nanosleep(&pause, NULL);
-    }
-    if (state != ZSE_IS_HERE)
-        return false;
-    memcpy(to, chunk->ahead->memory, (size_t)chunk->length);
-    madvise(chunk->ahead->memory, (size_t)chunk->length, MADV_DONTNEED);
-    return true;
-}
-
-/* Read pieces that lie close to each other: as many at once as a span holds. */
-static bool read_close_pieces(struct zse_load *load, const struct zse_chunk *chunk, char *to,
-                              int64_t length)
-{
-    char span[SPAN_BYTES];
-    const int64_t most = 1 + (SPAN_BYTES - length) / chunk->stride;
-    for (int64_t first = 0; first < chunk->num_pieces; first += most) {
-        const int64_t left = chunk->num_pieces - first, count = left < most ? left : most;
-        if (is_stopped(load) || !read_piece(load, chunk->offset + first * chunk->stride, span,
-                                            (count - 1) * chunk->stride + length))
-            return false;
-        for (int64_t i = 0; i < count; i++)
-            memcpy(to + (first + i) * length, span + i * chunk->stride, (size_t)length);
-    }
-    return true;
-}
-
-static bool read_chunk(struct zse_load *load, const struct zse_chunk *chunk, char *to)
-{
-    if (take_ahead(load, chunk, to))
-        return true;
-    const int64_t length = chunk->length / chunk->num_pieces;
-    if (chunk->num_pieces > 1 && chunk->stride - length < GAP_BYTES && length < SPAN_BYTES / 2)
-        return read_close_pieces(load, chunk, to, length);
-    for (int32_t i = 0; i < chunk->num_pieces; i++)
-        if (is_stopped(load) ||
-            !read_piece(load, chunk->offset + i * chunk->stride, to + i * length, length))
-            return false;
-    return true;
 }
 
 /* --- copying ---------------------------------------------------------------------------------- */
@@ -232,9 +80,9 @@ static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk,
                        struct zse_slot *slot)
 {
     const int64_t began = now();
-    const bool is_read = read_chunk(load, chunk, slot->buffer);
+    const bool is_read = zse_read_chunk(load, chunk, slot->buffer);
     atomic_fetch_add(&load->counters.read_nanoseconds, now() - began);
-    if (!is_read || is_stopped(load))
+    if (!is_read || zse_is_stopped(load))
         return false;
     const uint64_t to = load->block + (uint64_t)chunk->destination;
     const int code = load->driver.copy(to, slot->buffer, (size_t)chunk->length, slot->stream);
@@ -249,7 +97,7 @@ static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk,
 static int32_t copy_all(struct zse_load *load, struct zse_slot **slots)
 {
     int32_t opened = 0, turn = 0;
-    while (!is_stopped(load)) {
+    while (!zse_is_stopped(load)) {
         const int64_t index = atomic_fetch_add(&load->next, 1);
         if (index >= load->num_chunks)
             break;
@@ -266,7 +114,7 @@ static int32_t copy_all(struct zse_load *load, struct zse_slot **slots)
         if (!wait_for(load, slots[turn]) || !copy_chunk(load, &load->chunks[index], slots[turn]))
             return opened;
     }
-    for (int32_t i = 0; i < opened && !is_stopped(load); i++) {
+    for (int32_t i = 0; i < opened && !zse_is_stopped(load); i++) {
         turn = (turn + 1) % opened;
         wait_for(load, slots[turn]);
     }
@@ -292,11 +140,11 @@ static void *run(void *argument)
     struct zse_slot **slots = calloc((size_t)load->buffers_per_thread, sizeof *slots);
     int32_t opened = 0;
     if (!slots)
-        fail(load, ZSE_NO_MEMORY, ENOMEM, 0);
+        zse_fail(load, ZSE_NO_MEMORY, ENOMEM, 0);
     else if (told(load, of(ZSE_SET_CURRENT, load->driver.set_current(load->driver.context))))
         opened = copy_all(load, slots);
     end_copying(load);
-    const bool is_whole = !is_stopped(load);
+    const bool is_whole = !zse_is_stopped(load);
     for (int32_t i = 0; i < opened; i++) /* slow: only zse_load_join waits for it */
         told(load, zse_slot_close(&load->driver, is_whole ? load->kept : NULL, slots[i]));
     free(slots);
@@ -390,7 +238,7 @@ int64_t zse_load_left(const struct zse_load *load, int64_t group)
 
 void zse_load_cancel(struct zse_load *load)
 {
-    fail(load, ZSE_CANCELLED, 0, 0);
+    zse_fail(load, ZSE_CANCELLED, 0, 0);
 }
 
 int32_t zse_load_wait(struct zse_load *load, int64_t seen, int64_t nanoseconds)
@@ -416,7 +264,7 @@ void zse_load_join(struct zse_load *load)
 void zse_load_end(struct zse_load *load)
 {
     if (load->num_threads && load->counters.num_running)
-        fail(load, ZSE_CANCELLED, 0, 0);
+        zse_fail(load, ZSE_CANCELLED, 0, 0);
     zse_load_join(load);
     pthread_cond_destroy(&load->news);
     pthread_mutex_destroy(&load->lock);
