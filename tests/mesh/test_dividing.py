@@ -60,7 +60,7 @@ def test_a_split_without_a_plan_uses_all_devices_of_each_node(tiny, split):
 def test_numbers_of_devices_that_the_model_cannot_be_divided_by_are_not_planned_with(tiny):
     assert divided(tiny, node("a", (1, 3)), split="even") == [("a", 4, 1)]
     assert divided(tiny, node("a", (1, 2, 3, 6))) == [("a", 4, 2)]
-    with pytest.raises(UsageError, match="node a: .*4 heads"):
+    with pytest.raises(UsageError, match="4 heads"):
         divided(tiny, node("a", (3,)))
 
 

@@ -7,13 +7,20 @@ what its entries cost and not its texts.
 from __future__ import annotations
 
 from array import array
-from ctypes import memmove
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zse.backends.types import SampledToken, SequenceChunk, StepBatch, mask_bytes
-from zse.errors import MeshError
+from zse.engine.wire_rows import (
+    STEP_KINDS,
+    GivenMasks,
+    PlainRow,
+    numbers,
+    plain_values,
+    sampling_values,
+)
+from zse.errors import EngineError, MeshError
 from zse.kernels.lm_head_sample.entries import AdjustmentHistory
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.mesh.messages import decode, encode
@@ -21,9 +28,8 @@ from zse.mesh.messages import decode, encode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zse.backends.types import Answers, StepKind, TokenMasks
+    from zse.backends.types import Answers, TokenMasks
 
-_KINDS: tuple[StepKind, ...] = ("decode", "verify", "prefill")
 _MOST_LOGPROBS = 1 << 20
 
 
@@ -35,20 +41,9 @@ class WireChunk(msgspec.Struct, array_like=True):
     kind: int
 
 
-class WireRow(msgspec.Struct, array_like=True):
+class WireRow(PlainRow, array_like=True, gc=False):
     """A ``SamplingRow``, with what its penalties have come to."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    step: int
-    logprobs: int | None = None
-    known_token_id: int | None = None
-    wants_hidden: bool = False
-    is_masked: bool = False
-    banned: bytes = b""
     tokens: bytes = b""
     penalties: bytes = b""
     additions: bytes = b""
@@ -77,9 +72,9 @@ class CountedHistory(AdjustmentHistory):
 
     def __init__(self, row: WireRow) -> None:
         super().__init__()
-        self.tokens = _numbers("i", row.tokens)
-        self.penalties = _numbers("f", row.penalties)
-        self.additions = _numbers("f", row.additions)
+        self.tokens = numbers("i", row.tokens)
+        self.penalties = numbers("f", row.penalties)
+        self.additions = numbers("f", row.additions)
         if not len(self.tokens) == len(self.penalties) == len(self.additions):
             raise MeshError("adjustments of a row have lists of different lengths")
 
@@ -95,7 +90,7 @@ def write_batch(batch: StepBatch, vocab_size: int) -> bytes:
             array("i", chunk.token_ids).tobytes(),
             chunk.start_position,
             array("i", chunk.block_table).tobytes(),
-            _KINDS.index(chunk.kind),
+            STEP_KINDS.index(chunk.kind),
         )
         for chunk in batch.chunks
     ]
@@ -110,20 +105,15 @@ def read_batch(data: bytes | memoryview, vocab_size: int) -> StepBatch:
         MeshError: The bytes are no step. Whether it fits the model is checked with its use.
     """
     found = decode(data, WireBatch)
-    chunks = []
-    for chunk in found.chunks:
-        if not 0 <= chunk.kind < len(_KINDS):
-            raise MeshError(f"a chunk has the unknown kind {chunk.kind}")
-        tokens, blocks = _numbers("i", chunk.tokens), _numbers("i", chunk.blocks)
-        if not tokens or not blocks or chunk.slot < 0:
-            raise MeshError(f"a chunk of slot {chunk.slot} has no tokens or no blocks")
-        kind = _KINDS[chunk.kind]
-        chunks.append(SequenceChunk(chunk.slot, list(tokens), chunk.start, list(blocks), kind))
-    rows = [[_row(row, vocab_size) for row in rows] for rows in found.rows]
+    try:
+        chunks = [_chunk(chunk) for chunk in found.chunks]
+        rows = [[_row(row, vocab_size) for row in rows] for rows in found.rows]
+    except EngineError as error:
+        raise MeshError(str(error)) from None
     num_masked = sum(row.is_masked for each in rows for row in each)
     if len(found.masks) != num_masked * mask_bytes(vocab_size):
         raise MeshError(f"{num_masked} rows are masked by {len(found.masks)} bytes")
-    masks = _GivenMasks(found.masks) if num_masked else None
+    masks = GivenMasks(found.masks) if num_masked else None
     return StepBatch(chunks=chunks, sampling=rows, masks=masks)
 
 
@@ -143,16 +133,6 @@ def read_tokens(data: bytes | memoryview) -> Answers:
     return [[_token(token) for token in each] for each in found.chunks]
 
 
-class _GivenMasks:
-    """See ``zse.backends.types.TokenMasks``."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def write(self, address: int, row_bytes: int) -> None:  # noqa: ARG002
-        memmove(address, self._data, len(self._data))
-
-
 def _masks(batch: StepBatch, vocab_size: int) -> bytes:
     masks: TokenMasks | None = batch.masks
     if masks is None:
@@ -164,6 +144,16 @@ def _masks(batch: StepBatch, vocab_size: int) -> bytes:
     return data.tobytes()
 
 
+def _chunk(chunk: WireChunk) -> SequenceChunk:
+    if not 0 <= chunk.kind < len(STEP_KINDS):
+        raise MeshError(f"a chunk has the unknown kind {chunk.kind}")
+    tokens, blocks = numbers("i", chunk.tokens), numbers("i", chunk.blocks)
+    if not tokens or not blocks or chunk.slot < 0:
+        raise MeshError(f"a chunk of slot {chunk.slot} has no tokens or no blocks")
+    kind = STEP_KINDS[chunk.kind]
+    return SequenceChunk(chunk.slot, list(tokens), chunk.start, list(blocks), kind)
+
+
 def _wire_row(row: SamplingRow) -> WireRow:
     entries: tuple[bytes, bytes, bytes] = (b"", b"", b"")
     if row.has_penalty or row.logit_bias:
@@ -172,39 +162,20 @@ def _wire_row(row: SamplingRow) -> WireRow:
         arrays = (history.tokens, history.penalties, history.additions)
         entries = (arrays[0].tobytes(), arrays[1].tobytes(), arrays[2].tobytes())
     return WireRow(
-        row.temperature,
-        row.top_k,
-        row.top_p,
-        row.min_p,
-        row.seed,
-        row.step,
-        row.logprobs,
-        row.known_token_id,
-        row.wants_hidden,
-        row.is_masked,
-        array("i", row.banned_token_ids).tobytes(),
-        *entries,
+        **plain_values(row), tokens=entries[0], penalties=entries[1], additions=entries[2]
     )
 
 
 def _row(row: WireRow, vocab_size: int) -> SamplingRow:
     if row.logprobs is not None and not 0 <= row.logprobs <= _MOST_LOGPROBS:
         raise MeshError(f"a row asks for {row.logprobs} log-probabilities")
-    history, banned = CountedHistory(row), _numbers("i", row.banned)
+    history, values = CountedHistory(row), sampling_values(row)
     known = [] if row.known_token_id is None else [row.known_token_id]
-    named = [*history.tokens, *banned, *known]
+    named = [*history.tokens, *values["banned_token_ids"], *known]
     if named and not 0 <= min(named) <= max(named) < vocab_size:
         raise MeshError(f"a row names tokens {min(named)} to {max(named)} of {vocab_size}")
-    values: dict[str, Any] = {
-        name: getattr(row, name)
-        for name in (
-            *("temperature", "top_k", "top_p", "min_p", "seed", "step", "logprobs"),
-            *("known_token_id", "wants_hidden", "is_masked"),
-        )
-    }
     return SamplingRow(
         **values,
-        banned_token_ids=tuple(banned),
         # Says that there are entries: they have the penalties in them already.
         logit_bias=dict.fromkeys(history.tokens, 0.0),
         history=history,
@@ -217,16 +188,8 @@ def _wire_token(token: SampledToken) -> WireToken:
 
 
 def _token(token: WireToken) -> SampledToken:
-    hidden = list(_numbers("f", token.hidden)) if token.hidden else None
+    hidden = list(numbers("f", token.hidden)) if token.hidden else None
     return SampledToken(token.token_id, token.logprob, token.top, hidden)
-
-
-def _numbers(kind: str, data: bytes) -> array[Any]:
-    if len(data) % 4:
-        raise MeshError(f"{len(data)} bytes are no whole numbers of 32 bits")
-    numbers = array(kind)
-    numbers.frombytes(data)
-    return numbers
 
 
 def num_rows(batch: StepBatch) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zse.backends.types import SequenceChunk, StepBatch
+from zse.engine.wire_rows import STEP_KINDS, PlainRow, plain_values, sampling_values
 from zse.errors import UnsupportedModelError
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.kv.windows import WindowTable
@@ -20,31 +21,21 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from zse.backends.types import StepKind, TokenMasks
-
-_KINDS: tuple[StepKind, ...] = ("decode", "verify", "prefill")
+    from zse.backends.types import TokenMasks
 
 
-class Row(msgspec.Struct, array_like=True, gc=False):
+class Row(PlainRow, array_like=True, gc=False):
     """A ``SamplingRow``; its texts are sent where penalties look at them."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logprobs: int | None
-    logit_bias: dict[int, float]
-    seed: int
-    step: int
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]
-    banned_token_ids: list[int]
-    known_token_id: int | None
-    wants_hidden: bool
-    is_masked: bool
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
+    prompt_token_ids: list[int] = msgspec.field(default_factory=list)
+    output_token_ids: list[int] = msgspec.field(default_factory=list)
+
+
+_COUNTED = Row.__struct_fields__[len(PlainRow.__struct_fields__) :]
 
 
 class Window(msgspec.Struct, array_like=True, gc=False):
@@ -161,7 +152,7 @@ def message_of(batch: StepBatch, tables: BlockTables) -> Step:
                 chunk.start_position,
                 num_kept,
                 blocks,
-                _KINDS.index(chunk.kind),
+                STEP_KINDS.index(chunk.kind),
                 chunk.wants_logits,
                 chunk.restored_from,
                 chunk.saved_to,
@@ -180,7 +171,7 @@ def batch_of(step: Step, tables: BlockTables, masks: TokenMasks | None) -> StepB
             one.token_ids,
             one.start_position,
             tables.table(one.slot, one.num_kept, one.blocks),
-            _KINDS[one.kind],
+            STEP_KINDS[one.kind],
             one.wants_logits,
             one.restored_from,
             one.saved_to,
@@ -205,25 +196,16 @@ def _windows_of(windows: list[Window | None]) -> Any:
 def _row_of(row: SamplingRow) -> Row:
     looks_back = row.has_penalty
     return Row(
-        row.temperature,
-        row.top_k,
-        row.top_p,
-        row.min_p,
-        row.repetition_penalty,
-        row.presence_penalty,
-        row.frequency_penalty,
-        row.logprobs,
-        dict(row.logit_bias),
-        row.seed,
-        row.step,
-        list(row.prompt_token_ids) if looks_back else [],
-        list(row.output_token_ids) if looks_back else [],
-        list(row.banned_token_ids),
-        row.known_token_id,
-        row.wants_hidden,
-        row.is_masked,
+        **plain_values(row),
+        repetition_penalty=row.repetition_penalty,
+        presence_penalty=row.presence_penalty,
+        frequency_penalty=row.frequency_penalty,
+        logit_bias=dict(row.logit_bias),
+        prompt_token_ids=list(row.prompt_token_ids) if looks_back else [],
+        output_token_ids=list(row.output_token_ids) if looks_back else [],
     )
 
 
 def _sampling_of(row: Row) -> SamplingRow:
-    return SamplingRow(**{name: getattr(row, name) for name in Row.__struct_fields__})
+    counted = {name: getattr(row, name) for name in _COUNTED}
+    return SamplingRow(**sampling_values(row), **counted)

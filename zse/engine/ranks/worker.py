@@ -31,6 +31,7 @@ from zse.engine.ranks.messages import (
 from zse.engine.ranks.opening import check_links, kind_of
 from zse.engine.ranks.shared import Receiver, SharedMemory
 from zse.engine.ranks.stages import Places, place_part
+from zse.engine.wire_rows import GivenMasks
 from zse.errors import EngineError
 from zse.format.reader import ZSEReader
 from zse.kernels.native.library import load
@@ -112,16 +113,6 @@ def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket
         _Rank(runner, receiver, link).run()
 
 
-class _GivenMasks:
-    """Masks that rank 0 has written."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, address: int, row_bytes: int) -> None:  # noqa: ARG002 - they are of this size
-        ctypes.memmove(address, self.data, len(self.data))
-
-
 class _Rank:
     """Does what the messages say, in their order."""
 
@@ -129,7 +120,7 @@ class _Rank:
         self._runner, self._receiver, self._link = runner, receiver, link
         self._tables = BlockTables()
         self._in_flight: deque[PendingStep] = deque()
-        self._masks = _GivenMasks()
+        self._masks = GivenMasks()
 
     def run(self) -> None:
         is_over = False
