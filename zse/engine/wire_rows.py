@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from ctypes import memmove
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,8 @@ import msgspec
 from zse.errors import EngineError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zse.backends.types import StepKind
     from zse.kernels.lm_head_sample.row import SamplingRow
 
@@ -25,6 +28,9 @@ _PLAIN = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "step", "logprobs", "known_token_id"),
     *("wants_hidden", "is_masked"),
 )
+
+
+_plain: Callable[[object], tuple[Any, ...]] = attrgetter(*_PLAIN)
 
 
 class PlainRow(msgspec.Struct, array_like=True, gc=False):
@@ -44,10 +50,10 @@ class PlainRow(msgspec.Struct, array_like=True, gc=False):
     """i32."""
 
 
-def plain_values(row: SamplingRow) -> dict[str, Any]:
-    """Return the fields of a ``PlainRow``."""
-    values: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
-    return {**values, "banned": array("i", row.banned_token_ids).tobytes()}
+def plain_values(row: SamplingRow) -> tuple[Any, ...]:
+    """Return the fields of a ``PlainRow``, in their order."""
+    banned = row.banned_token_ids
+    return *_plain(row), array("i", banned).tobytes() if banned else b""
 
 
 def sampling_values(row: PlainRow) -> dict[str, Any]:
@@ -56,8 +62,9 @@ def sampling_values(row: PlainRow) -> dict[str, Any]:
     Raises:
         EngineError: The banned tokens are no whole numbers.
     """
-    values: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
-    return {**values, "banned_token_ids": numbers("i", row.banned).tolist()}
+    values: dict[str, Any] = dict(zip(_PLAIN, _plain(row), strict=True))
+    values["banned_token_ids"] = numbers("i", row.banned).tolist() if row.banned else []
+    return values
 
 
 def numbers(kind: str, data: bytes) -> array[Any]:

@@ -161,9 +161,7 @@ def _wire_row(row: SamplingRow) -> WireRow:
         history.advance(row)
         arrays = (history.tokens, history.penalties, history.additions)
         entries = (arrays[0].tobytes(), arrays[1].tobytes(), arrays[2].tobytes())
-    return WireRow(
-        **plain_values(row), tokens=entries[0], penalties=entries[1], additions=entries[2]
-    )
+    return WireRow(*(*plain_values(row), *entries))
 
 
 def _row(row: WireRow, vocab_size: int) -> SamplingRow:

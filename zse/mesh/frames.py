@@ -48,8 +48,6 @@ class Kind(IntEnum):
     """Of the front: are you there."""
     STATE = 7
     """Of a node: how far its stages are."""
-    SETTLED = 8
-    """Of a standby: how far what it holds reaches."""
 
 
 @record

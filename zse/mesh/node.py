@@ -39,6 +39,7 @@ from zse.mesh.messages import (
     encode,
 )
 from zse.mesh.outgoing import Outgoing
+from zse.mesh.room import Room
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("zse.mesh")
 _MOST_PENDING_CALLERS = 64
+_MOST_ASKS_AT_ONCE = 16
+"""Of those that take long, from all who may ask."""
+_MOST_WAITING_BYTES = 512 << 20
+"""Of rows and blocks that have come and the worker has not got to."""
 _PAUSE_SECONDS = 0.1
 """Before the next look where a caller could not be taken, as when descriptors have run out."""
 
@@ -93,6 +98,7 @@ class Node:
         self._setup, self._facts, self._open_stage = setup, facts, open_stage
         self._own = Introduction(setup.name, "node", __version__)
         self._tasks: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._room = Room(_MOST_WAITING_BYTES)
         self._worker: Worker | None = None
         """None until its code is there; its thread alone makes it."""
         self._front: Link | None = None
@@ -101,6 +107,7 @@ class Node:
         self.address = setup.advertised or f"{host}:{port}"
         self._is_closed = False
         self._callers = threading.BoundedSemaphore(_MOST_PENDING_CALLERS)
+        self._asks = threading.BoundedSemaphore(_MOST_ASKS_AT_ONCE)
         self._outgoing = Outgoing(self._call)
         self._threads = [
             threading.Thread(target=self._accept, name="zse-mesh-accept", daemon=True),
@@ -119,6 +126,7 @@ class Node:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._tasks.put(None)
+        self._room.close()
         self._threads[1].join()
         self._outgoing.close()
         if self._front is not None:
@@ -209,7 +217,15 @@ class Node:
         elif frame.kind is Kind.STATE:
             pass  # the link has noted that it heard something
         else:
-            self._tasks.put(lambda worker: worker.take(frame))
+            num_bytes = len(frame.body)
+            self._room.take(num_bytes)
+            self._tasks.put(lambda worker: self._hand_on(worker, frame, num_bytes))
+
+    def _hand_on(self, worker: Worker, frame: Frame, num_bytes: int) -> None:
+        try:
+            worker.take(frame)
+        finally:
+            self._room.give(num_bytes)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -222,10 +238,19 @@ class Node:
             self._tasks.put(lambda worker: _answer(link, number, worker.follow(ask)))
         elif isinstance(ask, AskClose):
             self._tasks.put(lambda worker: _answer(link, number, worker.drop_stage(ask)))
-        else:
+        elif self._asks.acquire(blocking=False):
             threading.Thread(target=self._do_ask, args=(link, number, ask), daemon=True).start()
+        else:
+            told = f"{self.name} has {_MOST_ASKS_AT_ONCE} questions to answer already"
+            _answer(link, number, Done(told, "Ask again."))
 
     def _do_ask(self, link: Link, number: int, ask: AskFacts | AskLook | AskOpen) -> None:
+        try:
+            self._do(link, number, ask)
+        finally:
+            self._asks.release()
+
+    def _do(self, link: Link, number: int, ask: AskFacts | AskLook | AskOpen) -> None:
         try:
             if isinstance(ask, AskFacts):
                 answer: Any = self._facts()

@@ -32,6 +32,7 @@ _IDLE_SECONDS = 0.02
 """Without work for so long, what a standby lacks is sent."""
 _SILENT_SECONDS = 0.25
 _MOST_BLOCKS_WAITING_BYTES = 8 << 20
+_MOST_EARLY_BYTES = 256 << 20
 
 
 Work: TypeAlias = "Callable[[Worker], object]"
@@ -171,7 +172,7 @@ class Worker:
         if frame.epoch < self._order.epoch:
             return  # of a node, or a front, that has been given up
         if frame.epoch > self._order.epoch:
-            self._early.append(frame)
+            self._keep_early(frame)
             return
         if frame.kind is Kind.STEP:
             self._take_step(frame)
@@ -180,6 +181,14 @@ class Worker:
             host = self._hosts.get((head.first_layer, head.end_layer))
             if host is not None:
                 host.take_blocks(frame.step, head, memoryview(frame.body))
+
+    def _keep_early(self, frame: Frame) -> None:
+        """Keep a frame for the order that it belongs to; what is too much comes again by itself."""
+        held = sum(len(one.head) + len(one.body) for one in self._early)
+        if held + len(frame.head) + len(frame.body) > _MOST_EARLY_BYTES:
+            _LOG.warning("a frame of epoch %d was dropped: its order does not come", frame.epoch)
+        else:
+            self._early.append(frame)
 
     def _take_step(self, frame: Frame) -> None:
         head = decode(frame.head, StepHead)

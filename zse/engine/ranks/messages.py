@@ -6,6 +6,7 @@ grow by a block every few steps. Both sides keep the table of each slot as it wa
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,6 +37,7 @@ class Row(PlainRow, array_like=True, gc=False):
 
 
 _COUNTED = Row.__struct_fields__[len(PlainRow.__struct_fields__) :]
+_counted = attrgetter(*_COUNTED)
 
 
 class Window(msgspec.Struct, array_like=True, gc=False):
@@ -195,17 +197,18 @@ def _windows_of(windows: list[Window | None]) -> Any:
 
 def _row_of(row: SamplingRow) -> Row:
     looks_back = row.has_penalty
-    return Row(
-        **plain_values(row),
-        repetition_penalty=row.repetition_penalty,
-        presence_penalty=row.presence_penalty,
-        frequency_penalty=row.frequency_penalty,
-        logit_bias=dict(row.logit_bias),
-        prompt_token_ids=list(row.prompt_token_ids) if looks_back else [],
-        output_token_ids=list(row.output_token_ids) if looks_back else [],
+    counted = (
+        row.repetition_penalty,
+        row.presence_penalty,
+        row.frequency_penalty,
+        dict(row.logit_bias),
+        list(row.prompt_token_ids) if looks_back else [],
+        list(row.output_token_ids) if looks_back else [],
     )
+    return Row(*(*plain_values(row), *counted))
 
 
 def _sampling_of(row: Row) -> SamplingRow:
-    counted = {name: getattr(row, name) for name in _COUNTED}
-    return SamplingRow(**sampling_values(row), **counted)
+    values = sampling_values(row)
+    values.update(zip(_COUNTED, _counted(row), strict=True))
+    return SamplingRow(**values)
