@@ -203,10 +203,13 @@ class ServeOptions(Checked):
                 is_staged = ranks.tensor_parallel == 1
                 beside = "--pipeline-parallel" if is_staged else "--tensor-parallel"
                 count = ranks.pipeline_parallel if is_staged else ranks.tensor_parallel
+                hint = f"Leave out {flag}, or {beside}."
+                if flag == "--mesh":
+                    hint = "Nodes share their layers: zse mesh start --tensor-parallel N."
                 raise UsageError(
                     f"{flag} is given beside {beside} {count}: several devices compute one model, "
                     "as it is, for as long as the server runs",
-                    hint=f"Leave out {flag}, or {beside}.",
+                    hint=hint,
                 )
 
     @property

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from zse.cli import run
+from zse.mesh.devices import NodeDevices
+from zse.mesh.facts import read_mesh
 from zse.mesh.node import Node, NodeSetup
 from zse.mesh.probe import facts_of_machine
 
@@ -77,19 +79,24 @@ def test_a_model_that_fits_nowhere_says_what_is_lacking(tmp_path, capsys):
     )
 
 
-def test_status_shows_who_is_there_and_who_is_not(monkeypatch, capsys):
+def test_status_shows_who_is_there_and_who_is_not(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("ZSE_MESH_SECRET", "a secret of sixteen")
     setup = NodeSetup(name="n0", secret=b"a secret of sixteen")
-    node = Node(setup, lambda: facts_of_machine("n0", 1 << 30), lambda _: None).start()
+    two = NodeDevices(names=("cpu",) * 2, shares=(2,))
+    node = Node(setup, lambda: facts_of_machine("n0", 2 << 30, two), lambda _: None).start()
     try:
         where = f"{node.address},127.0.0.1:1"
         assert run(["mesh", "status", "--mesh", where, "--wait", "0"]) == 0
         shown = capsys.readouterr().out
         assert "n0" in shown
+        assert "2 x 1.00 GiB" in shown.replace("1.0 GiB", "1.00 GiB")
         assert "127.0.0.1:1 cannot be reached" in shown
         assert run(["mesh", "status", "--mesh", where, "--wait", "0", "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["plan"]["nodes"][0]["memory_gib"] == 1
+        assert report["plan"]["nodes"][0]["devices"] == 2
+        (tmp_path / "nodes.json").write_text(json.dumps(report["plan"]))
+        assert read_mesh(tmp_path / "nodes.json").nodes[0].devices == 2
     finally:
         node.close()
 

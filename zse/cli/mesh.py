@@ -207,8 +207,8 @@ def status(
             (
                 node["name"],
                 node["address"],
-                memory_text(node["memory_bytes"]),
-                f"{node['bytes_per_second'] / 1e9:.1f}",
+                _of_each(node, memory_text(node["memory_bytes"])),
+                _of_each(node, f"{node['bytes_per_second'] / 1e9:.1f}"),
                 ", ".join(_layers(stage) for stage in node["stages"]) or "none",
                 str(node["epoch"]),
             )
@@ -226,6 +226,12 @@ def status(
     print_tables([nodes, links])
     for problem in report["problems"]:
         typer.echo(f"- {problem}")
+
+
+def _of_each(node: dict[str, Any], amount: str) -> str:
+    """Return what a node has: of each of its devices, where it has several."""
+    count = max(node["devices_of_a_layer"])
+    return f"{count} x {amount}" if count > 1 else amount
 
 
 def _layers(stage: dict[str, Any]) -> str:
