@@ -18,7 +18,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -122,7 +122,8 @@ class Report:
             self.failed.append(name)
             print(f"{name:44s} FAILED\n{traceback.format_exc(limit=-4)}", flush=True)
             return
-        if not found.get("error", 0.0) <= MAX_ERROR:  # what is no number is wrong, too
+        is_near = found.get("error", 0.0) <= MAX_ERROR  # what is no number is not
+        if not is_near or found.get("rows that differ alone"):
             self.failed.append(name)
         text = "  ".join(f"{unit} {value:.4g}" for unit, value in found.items())
         print(f"{name:44s} {text}", flush=True)
@@ -203,7 +204,7 @@ def activations(launcher, report: Report) -> None:
 
 def decode_checks(launcher, report: Report) -> None:
     """Compare the decode attention with torch where things go wrong."""
-    from attention_cases import DecodeCase
+    from attention_cases import DecodeCase, WideCase
 
     cases: dict[str, dict[str, object]] = {
         "ragged": {"shape": QWEN_7B, "lengths": [1, 2, 31, 32, 33, 64, 65, 700, 1500]},
@@ -226,10 +227,25 @@ def decode_checks(launcher, report: Report) -> None:
             return {"error": DecodeCase(launcher, shape, layers=1, **arguments).error()}
 
         report.part(f"check decode {name}", run)
+    lengths = [1, 2, 31, 32, 33, 64, 65, 127, 128, 129, 257, 700, 1500]
+    wide: dict[str, dict[str, Any]] = {
+        "7b": {"shape": QWEN_7B},
+        "32b, bf16 out": {"shape": QWEN_32B, "quantized_output": False},
+        "eight heads a key": {"shape": HeadShape(num_heads=16, kv_heads=2, head_dim=128)},
+        "window": {"shape": QWEN_7B, "window": 70},
+    }
+    for name, arguments in wide.items():
+
+        def run_wide(arguments: dict[str, Any] = arguments) -> dict[str, float]:
+            case = WideCase(launcher, lengths=lengths, layers=1, **arguments)
+            error = case.error()
+            return {"error": error, "rows that differ alone": len(case.rows_that_differ_alone())}
+
+        report.part(f"check decode of many rows, int8 cache, {name}", run_wide)
 
 
 def decodes(launcher, report: Report, *, sweep: bool) -> None:
-    from attention_cases import DecodeCase
+    from attention_cases import DecodeCase, WideCase
 
     def run(rows: int, context: int, splits: int = 0, tuned=None, **rest) -> dict[str, float]:
         case = DecodeCase(launcher, QWEN_7B, [context] * rows, splits=splits, **rest)
@@ -249,6 +265,21 @@ def decodes(launcher, report: Report, *, sweep: bool) -> None:
                 f"decode {cache} cache rows {rows} context {context}",
                 lambda r=rows, c=context, d=cache: run(r, c, cache=d),
             )
+
+    def run_wide(rows: int, context: int) -> dict[str, float]:
+        case = WideCase(launcher, QWEN_7B, [context] * rows)
+        us = case.microseconds()
+        return {"us": us, "TB/s": case.cache_bytes / us / 1e6}
+
+    for rows, context in ((128, 576), (128, 1500), (256, 576), (256, 1500)):
+        report.part(
+            f"decode bf16 cache rows {rows} context {context}",
+            lambda r=rows, c=context: run(r, c),
+        )
+        report.part(
+            f"decode of many rows, int8 cache, rows {rows} context {context}",
+            lambda r=rows, c=context: run_wide(r, c),
+        )
     if not sweep:
         return
     for rows, context, choices in (

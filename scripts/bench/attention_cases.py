@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from gpu_timing import graph_us
@@ -21,6 +21,7 @@ from zse.kernels.attention.launch import (
 )
 from zse.kernels.attention.tiles import PrefillChunk, prefill_tiles
 from zse.kernels.attention.variants import PREFILL_QUERIES, decode_tile
+from zse.kernels.attention.wide import WideWorkspace, attention_decode_wide
 from zse.kernels.layout import (
     Activation,
     BlockTables,
@@ -290,6 +291,60 @@ class DecodeCase:
         return graph_us(
             [lambda layer=layer: self.call(layer, tuned) for layer in range(self.layers)]
         )
+
+
+class WideCase(DecodeCase):
+    """The launch for many rows over INT8 caches; what lies behind a sequence is no number."""
+
+    def __init__(
+        self, launcher: Launcher, shape: HeadShape, lengths: Sequence[int], **rest: Any
+    ) -> None:
+        super().__init__(launcher, shape, lengths, cache="int8", splits=1, **rest)
+        for row, length in enumerate(lengths):
+            if length % BLOCK:
+                block = int(self.cache.table[row, length // BLOCK])
+                self.cache.scales[:, :, block, :, length % BLOCK :] = float("nan")
+        self.row_numbers = torch.arange(len(lengths), dtype=torch.int32, device=CUDA)
+        self.queries = torch.zeros(
+            len(lengths), shape.num_heads * shape.head_dim, dtype=torch.bfloat16, device=CUDA
+        )
+
+    def call(self, layer: int = 0, tuned: Variant | None = None) -> None:
+        assert tuned is None
+        workspace = WideWorkspace(
+            queries=self.queries.data_ptr(), row_numbers=self.row_numbers.data_ptr()
+        )
+        attention_decode_wide(
+            self.launcher,
+            self.inputs,
+            self.shape,
+            self.cache.layer(layer),
+            self.cache.tables,
+            workspace,
+            self.output.buffer,
+            rules=rules_of(self.window, self.sinks),
+        )
+
+    def rows_that_differ_alone(self) -> list[int]:
+        """Return the rows whose bits are not those that they have without the others."""
+        self.call()
+        found = self.output.read().clone()
+        inputs, rows, table = self.inputs, len(self.lengths), self.cache.tables
+        wrong = []
+        for row in range(rows):
+            alone = self.parts[:, row : row + 1].contiguous()
+            position, blocks = self.positions[row : row + 1].clone(), self.cache.table[row].clone()
+            self.inputs = replace(
+                inputs,
+                qkv=replace(inputs.qkv, rows=1, values=alone.data_ptr()),
+                positions=position.data_ptr(),
+            )
+            self.cache.tables = replace(table, address=blocks.data_ptr())
+            self.output = make_output(1, found.shape[1], quantized=len(self.output.parts) > 1)
+            self.call()
+            if not torch.equal(self.output.read()[0], found[row]):
+                wrong.append(row)
+        return wrong
 
 
 class PrefillCase:

@@ -24,6 +24,7 @@ from zse.kernels.attention.launch import (
     attention_prefill,
     output_gate,
 )
+from zse.kernels.attention.wide import WideWorkspace, attention_decode_wide
 from zse.kernels.delta import variants as delta_forms
 from zse.kernels.delta.launch import (
     DeltaRuns,
@@ -340,6 +341,20 @@ def attend_with_prompts(launcher: Recorder, head_dim: int, cache: PagedCache) ->
             attention_over_context(launcher, 0, shape, context, TILES, 0)
 
 
+def attention_of_many_rows() -> set[str]:
+    """Return the attention over INT8 caches that one program a sequence reads."""
+    launcher = Recorder()
+    shape = HeadShape(num_heads=8, kv_heads=1, head_dim=attention_forms.WIDE_HEAD_DIM)
+    inputs = HeadInputs(qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0)
+    rounded = PagedCache(keys=0, values=0, key_scales=16, value_scales=16)
+    for quantized in EITHER:
+        attention_decode_wide(
+            launcher, inputs, shape, rounded, TABLES, WideWorkspace(queries=0, row_numbers=0),
+            output(shape.query_columns, quantized=quantized), rules=AttentionRules(),
+        )  # fmt: skip
+    return {key for key in launcher.keys if key.startswith("attention.")}
+
+
 def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
     keys: set[str] = set()
     for device, cache in product((A100, H200), CACHES):
@@ -362,6 +377,7 @@ def test_every_attention_is_one_that_heads_and_a_cache_ask_for() -> None:
                 rules=AttentionRules(window=window, whole=True),
             )  # fmt: skip
         keys |= launcher.keys
+    keys |= attention_of_many_rows()
     assert keys == packed(of=attention_forms.VARIANTS)
 
 

@@ -95,6 +95,43 @@ def direct_products(operands: Mapping[str, int], types: Mapping[str, str], grid:
         outputs[split] = total * row_scales
 
 
+def attention_decode_wide(
+    operands: Mapping[str, int], types: Mapping[str, str], grid: Grid
+) -> None:
+    """One new token a row over INT8 caches that have its key and value already."""
+    rows, kv_heads, _ = grid
+    heads, block_tokens, dim = operands["num_heads"], 32, 128
+    queries = memory(operands["queries"], torch.bfloat16, rows, heads, dim).double()
+    output = torch.zeros(rows, heads, dim, dtype=torch.float64)
+    stride = operands["table_stride"]
+    for row, position in enumerate(memory(operands["positions"], torch.int32, rows).tolist()):
+        first = max(0, position + 1 - operands["window"]) if operands["window"] else 0
+        table = memory(operands["tables"] + row * stride * 4, torch.int32, stride)
+        numbers = table[first // block_tokens : position // block_tokens + 1].tolist()
+        for head in range(kv_heads):
+            lines = [(block * kv_heads + head) * block_tokens for block in numbers]
+            seen = slice(first % block_tokens, position + 1 - first // block_tokens * block_tokens)
+            keys, values = (
+                torch.cat([
+                    memory(operands[name] + line * dim, torch.int8, block_tokens, 4, 32).double()
+                    * memory(operands[scales] + line * 8, torch.float16, block_tokens, 4, 1)
+                    for line in lines
+                ])[seen].flatten(1)
+                for name, scales in (("keys", "key_scales"), ("values", "value_scales"))
+            )  # fmt: skip
+            own = slice(head * heads // kv_heads, (head + 1) * heads // kv_heads)
+            scores = queries[row, own] @ keys.T * operands["scale"]
+            output[row, own] = torch.softmax(scores, 1) @ values
+    if types["outputs"] == "*bf16":
+        memory(operands["outputs"], torch.bfloat16, rows, heads, dim)[:] = output
+        return
+    scales = output.abs().amax(-1).float() / 127
+    codes = torch.round(output / scales[..., None])
+    memory(operands["outputs"], torch.int8, rows, heads, dim)[:] = codes
+    memory(operands["output_scales"], torch.float32, rows, heads)[:] = scales
+    memory(operands["output_sums"], torch.float32, rows, heads)[:] = scales * codes.sum(-1)
+
+
 def imma_int8(operands: Mapping[str, int], _types: Mapping[str, str], _grid: Grid) -> None:
     tokens, rows, blocks = operands["rows"], operands["N"], operands["blocks"]
     codes = memory(operands["codes"], torch.int8, tokens, blocks, GROUP).double()
@@ -114,6 +151,7 @@ def signs(columns: int) -> torch.Tensor:
 
 
 TWINS: Mapping[str, Twin] = {
+    "attention.decode_wide": attention_decode_wide,
     "linear.imma_direct": direct_products,
     "turned.gates": turned_gates,
     "linear.imma_int8_apart": imma_int8,

@@ -18,6 +18,7 @@ from zse.kernels.attention.variants import (
     output_gate_variant,
     prefill_form,
     prefill_variant,
+    wide_decode_variant,
 )
 from zse.kernels.build.builder import build_pack
 from zse.kernels.embed.variants import embed_variant
@@ -96,6 +97,7 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         heads_norm_variant(32),
         cap_variant(),
         *forms_of_latents(name),
+        *([wide_decode_variant(quantized_output=True)] if name == "sm_90" else ()),
     ]
     built = build_pack(target, variants, source_digest="test", cache_dir=tmp_path)
     pack = KernelPack.open(built.data)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -30,11 +31,13 @@ from zse.kernels.attention.launch import (
     decode_splits,
 )
 from zse.kernels.attention.reference import TOLERANCE, attention
+from zse.kernels.attention.wide import WideWorkspace, attention_decode_wide, takes_wide
 from zse.kernels.layout import (
     PLAIN_PARTS,
     HeadInputs,
     HeadPart,
     HeadShape,
+    PagedCache,
     Partials,
     Plain,
     Quantized,
@@ -73,6 +76,8 @@ class Case:
     sinks: bool = False
     leaves: bool = False
     factors: bool = False
+    wide: bool = False
+    """Whether it is the launch for many rows over INT8 caches."""
 
 
 def check(case: Case) -> None:
@@ -107,38 +112,43 @@ def check(case: Case) -> None:
     scales = torch.zeros(rows, -(-columns // 128))
     sums = torch.zeros_like(scales)
     launcher = InterpretedLauncher()
+    inputs = HeadInputs(
+        qkv=Partials(
+            rows=rows, columns=shape.qkv_columns, splits=case.qkv_splits, values=parts.data_ptr()
+        ),
+        cosines_sines=table.data_ptr(),
+        positions=positions.data_ptr(),
+        bias=bias.data_ptr() if case.bias else 0,
+        q_norm=norms[0].data_ptr() if case.norm else 0,
+        k_norm=norms[1].data_ptr() if case.norm else 0,
+        epsilon=EPSILON,
+        rotary_dim=case.rotary_dim,
+        value_epsilon=case.value_epsilon,
+        key_factors=wide.data_ptr() if case.factors else 0,
+    )  # fmt: skip
+    output = (
+        Quantized(
+            rows=rows, columns=columns, codes=codes.data_ptr(), scales=scales.data_ptr(),
+            sums=sums.data_ptr(),
+        )
+        if case.quantized_output
+        else Plain(rows=rows, columns=columns, values=plain.data_ptr())
+    )  # fmt: skip
+    rules = AttentionRules(
+        window=case.window, softcap=case.softcap, sinks=sinks.data_ptr() if case.sinks else 0
+    )
     for _ in range(case.launches):
-        attention_decode(
-            launcher,
-            HeadInputs(
-                qkv=Partials(
-                    rows=rows, columns=shape.qkv_columns, splits=case.qkv_splits,
-                    values=parts.data_ptr(),
-                ),
-                cosines_sines=table.data_ptr(),
-                positions=positions.data_ptr(),
-                bias=bias.data_ptr() if case.bias else 0,
-                q_norm=norms[0].data_ptr() if case.norm else 0,
-                k_norm=norms[1].data_ptr() if case.norm else 0,
-                epsilon=EPSILON,
-                rotary_dim=case.rotary_dim,
-                value_epsilon=case.value_epsilon,
-                key_factors=wide.data_ptr() if case.factors else 0,
-            ),
-            shape, pages.cache, tables.tables,
-            DecodeWorkspace(partials=partials.data_ptr(), counters=counters.data_ptr()),
-            Quantized(
-                rows=rows, columns=columns, codes=codes.data_ptr(), scales=scales.data_ptr(),
-                sums=sums.data_ptr(),
+        if case.wide:
+            numbers = torch.arange(rows, dtype=torch.int32)
+            workspace = WideWorkspace(queries=partials.data_ptr(), row_numbers=numbers.data_ptr())
+            attention_decode_wide(
+                launcher, inputs, shape, pages.cache, tables.tables, workspace, output, rules=rules
             )
-            if case.quantized_output
-            else Plain(rows=rows, columns=columns, values=plain.data_ptr()),
-            rules=AttentionRules(
-                window=case.window,
-                softcap=case.softcap,
-                sinks=sinks.data_ptr() if case.sinks else 0,
-            ),
-            splits=case.splits,
+            continue
+        attention_decode(
+            launcher, inputs, shape, pages.cache, tables.tables,
+            DecodeWorkspace(partials=partials.data_ptr(), counters=counters.data_ptr()), output,
+            rules=rules, splits=case.splits,
         )  # fmt: skip
         assert not counters.any()
     total = parts.sum(0) + (bias if case.bias else 0)
@@ -317,6 +327,49 @@ def test_keys_are_the_values_too_and_values_have_a_norm(quantized: bool) -> None
 def test_a_layer_may_read_what_another_has_stored(splits: int) -> None:
     positions = (70, 0, 31, 32, 63, 64)
     check(Case(positions=positions, parts=("query",), norm=True, splits=splits, window=40))
+
+
+@pytest.mark.parametrize(
+    ("window", "output", "factors", "norm"),
+    [(0, True, False, False), (40, False, True, False), (33, True, False, True)],
+)
+def test_the_launch_for_many_rows_writes_the_new_key_and_attends_to_it(
+    window: int, output: bool, factors: bool, norm: bool
+) -> None:
+    check(
+        Case(
+            positions=(70, 0, 133, 31, 32), head_dim=128, group=7, quantized_cache=True, wide=True,
+            bias=True, norm=norm, factors=factors, window=window, leaves=window > 0,
+            quantized_output=output, splits=1,
+        )
+    )  # fmt: skip
+
+
+def test_the_launch_for_many_rows_takes_usual_heads_that_one_program_reads() -> None:
+    shape = HeadShape(num_heads=16, kv_heads=2, head_dim=128)
+    rounded = PagedCache(keys=16, values=16, key_scales=16, value_scales=16)
+    plain = HeadInputs(
+        qkv=Partials(rows=1, columns=shape.qkv_columns, splits=1, values=16), cosines_sines=16,
+        positions=16,
+    )  # fmt: skip
+    usual: dict[str, Any] = {
+        "inputs": plain, "shape": shape, "cache": rounded, "rules": AttentionRules(window=9),
+        "target": "sm_90", "splits": 1,
+    }  # fmt: skip
+    assert takes_wide(**usual)
+    others: tuple[dict[str, Any], ...] = (
+        {"target": "sm_80"},
+        {"splits": 2},
+        {"cache": PagedCache(keys=16, values=16)},
+        {"cache": replace(rounded, is_narrow=True)},
+        {"shape": replace(shape, head_dim=64)},
+        {"shape": replace(shape, num_heads=18)},
+        {"shape": replace(shape, parts=("query", "gate", "key", "value"))},
+        {"rules": AttentionRules(softcap=3.0)},
+        {"rules": AttentionRules(sinks=16)},
+        {"inputs": replace(plain, rotary_dim=32)},
+    )
+    assert not [other for other in others if takes_wide(**{**usual, **other})]
 
 
 def test_splits_fill_the_device_and_no_more() -> None:

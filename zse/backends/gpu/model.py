@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING
 
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
@@ -25,6 +26,7 @@ from zse.kernels.attention.launch import (
     attention_output_can_be_quantized,
 )
 from zse.kernels.attention.variants import PREFILL_QUERIES
+from zse.kernels.attention.wide import WideWorkspace
 from zse.kernels.layout import BlockTables, HeadInputs
 from zse.kernels.linear.launch_8bit import turned_bytes
 from zse.kernels.rope_store.launch import rope_table
@@ -120,6 +122,7 @@ class DeviceModel:
         }
         self.mixtures = mixtures_of(spec, weights.linears, weights.vectors)
         self._counters = gpu.allocate(self.plans.counters_bytes)
+        self._row_numbers = gpu.allocate(max(4, self.plans.row_numbers_bytes))
         self.stayed_matrices = [
             matrix for matrix in self.plans.turned_matrices if passes.stays(matrix)
         ]
@@ -216,6 +219,8 @@ class DeviceModel:
         self._gpu.fill(self._counters.address, 0, self._counters.length_bytes, stream)
         if self.adapters is not None:
             self.adapters.place_starts(stream)
+        if numbers := array("i", range(self.plans.row_numbers_bytes // 4)).tobytes():
+            self._copy(numbers, self._row_numbers.address, stream)
         for rope, table in self._rotary.items():
             self._fill_rotary(rope, table.address, launcher, stream)
 
@@ -224,10 +229,9 @@ class DeviceModel:
     ) -> None:
         frequencies = rope.inverse_frequencies()
         raw = struct.pack(f"<{len(frequencies)}f", *frequencies)
-        host, device = self._gpu.allocate_host(len(raw)), self._gpu.allocate(len(raw))
+        device = self._gpu.allocate(len(raw))
         try:
-            host.view[: len(raw)] = raw
-            self._gpu.copy_to_device(device.address, host.address, len(raw), stream)
+            self._copy(raw, device.address, stream)
             rope_table(
                 launcher,
                 inverse_frequencies_address=device.address,
@@ -238,8 +242,17 @@ class DeviceModel:
             )
             stream.synchronize()
         finally:
-            host.free()
             device.free()
+
+    def _copy(self, raw: bytes, address: int, stream: Stream) -> None:
+        """Copy bytes to the device, and wait until they are there."""
+        host = self._gpu.allocate_host(len(raw))
+        try:
+            host.view[: len(raw)] = raw
+            self._gpu.copy_to_device(address, host.address, len(raw), stream)
+            stream.synchronize()
+        finally:
+            host.free()
 
     @property
     def key_factors(self) -> DeviceFactors:
@@ -256,6 +269,10 @@ class DeviceModel:
     def decode_workspace(self, step: Step) -> DecodeWorkspace:
         """Return where the parts of a split sequence meet."""
         return DecodeWorkspace(partials=step.scratch.attention, counters=self._counters.address)
+
+    def wide_workspace(self, step: Step) -> WideWorkspace:
+        """Return where queries are that are read by one program a sequence."""
+        return WideWorkspace(queries=step.scratch.attention, row_numbers=self._row_numbers.address)
 
     def tiles(self, step: Step) -> PrefillTiles:
         return PrefillTiles(

@@ -11,6 +11,7 @@ from zse.backends.gpu.kinds import expert_operations_of, latent_operations_of
 from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.kernels.attention.context import attention_over_context, gather_context
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
+from zse.kernels.attention.wide import attention_decode_wide, takes_wide
 from zse.kernels.embed.launch import embed
 from zse.kernels.layout import Activation, Partials, Plain, Turned
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         LayerInputsWeights,
         LayerWeights,
     )
-    from zse.kernels.attention.launch import AttentionRules
     from zse.kernels.embed.launch import EmbedTable, Placing
     from zse.kernels.layout import HeadShape
     from zse.kernels.lm_head_sample.arrays import SampledArrays
@@ -167,13 +167,9 @@ class GPUOperations(Gating):
         shape = own.kind.shape
 
         def make(output: Activation) -> None:
-            if rows := step.shape.decode_rows:
-                if step.shape.rows_follow and shape.stores:
-                    # The same kernel, seeing nothing but the row itself: every key and value is in
-                    # its place, with the bits that it has alone, before another row looks for it.
-                    self._attend_singly(step, query, output, replace(own.rules, window=1), 1)
-                splits = model.plans.decode_splits(rows, own.kind)
-                self._attend_singly(step, query, output, own.rules, splits)
+            rows = step.shape.decode_rows
+            if rows:
+                self._attend_singly(step, query, output)
             if step.shape.prefill_rows:
                 prefill = step.scratch.plain(
                     step.shape.prefill_rows, shape.query_columns, first_row=rows
@@ -280,22 +276,30 @@ class GPUOperations(Gating):
 
     # --- pieces --------------------------------------------------------------------------------
 
-    def _attend_singly(
-        self, step: Step, query: Query, output: Activation, rules: AttentionRules, splits: int
-    ) -> None:
+    def _attend_singly(self, step: Step, query: Query, output: Activation) -> None:
         """Store the key and value of each single row and attend with it."""
-        model, layer = self._model, query.layer
-        attention_decode(
-            step.launcher,
-            model.head_inputs(step, query),
-            model.attentions[layer].kind.shape,
-            step.cache.layers[layer],
-            model.tables(step, layer),
-            model.decode_workspace(step),
-            output,
-            rules=rules,
-            splits=splits,
-        )
+        model, own = self._model, self._model.attentions[query.layer]
+        shape, rules, launcher = own.kind.shape, own.rules, step.launcher
+        inputs, tables = model.head_inputs(step, query), model.tables(step, query.layer)
+        cache = step.cache.layers[query.layer]
+        splits = model.plans.decode_splits(step.shape.decode_rows, own.kind)
+        target = launcher.device.target
+        if takes_wide(inputs, shape, cache, rules, target=target, splits=splits):
+            workspace = model.wide_workspace(step)
+            attention_decode_wide(
+                launcher, inputs, shape, cache, tables, workspace, output, rules=rules
+            )
+            return
+        passes = [(rules, splits)]
+        if step.shape.rows_follow and shape.stores:
+            # The same kernel, seeing nothing but the row itself: every key and value is in its
+            # place, with the bits that it has alone, before another row looks for it.
+            passes.insert(0, (replace(rules, window=1), 1))
+        for seen, programs in passes:
+            attention_decode(
+                launcher, inputs, shape, cache, tables, model.decode_workspace(step), output,
+                rules=seen, splits=programs,
+            )  # fmt: skip
 
     def _attend_together(self, step: Step, layer: int, output_address: int) -> None:
         """Attend with the rows of prompts, over the paged cache or over lines of it."""

@@ -123,6 +123,11 @@ class StepPlans:
         counted = (decode_counters_bytes(rows, kind.shape) for kind in self._kinds)
         return max([4, routing, *counted])
 
+    @property
+    def row_numbers_bytes(self) -> int:
+        """Bytes of the numbers of rows, which attention of many rows over INT8 caches looks at."""
+        return 4 * self.most_single_rows if self._options.cache.kv_dtype == "int8" else 0
+
     def decode_splits(self, rows: int, kind: AttentionKind) -> int:
         """Return along how many programs a sequence is split in a step of so many decode rows."""
         most = self.max_context

@@ -197,10 +197,11 @@ def _bytes_beside(
 ) -> int:
     """Return what a backend holds besides weights and KV cache."""
     plans = StepPlans(spec, shapes_of(header), gpu.info, options)
-    tables = plans.rotary_bytes + plans.counters_bytes + sum(layout.block_bytes())
+    tables = plans.rotary_bytes + plans.counters_bytes + plans.row_numbers_bytes
     return (
         plans.largest_scratch_bytes()
         + tables
+        + sum(layout.block_bytes())
         + room_for(plans.turned_matrices)
         + states_on_gpu(spec, options).length_bytes
         + options.lora.gpu_bytes

@@ -6,6 +6,7 @@ from zse.kernels.rope_store.variants import CACHE, FAMILY_HEADS, HEAD_INPUTS
 from zse.kernels.variant import Kernel, number, pointer
 
 _DECODE_MODULE = "zse.kernels.attention.triton.decode"
+_WIDE_MODULE = "zse.kernels.attention.triton.decode_wide"
 _PREFILL_MODULE = "zse.kernels.attention.triton.prefill"
 _CONTEXT_MODULE = "zse.kernels.attention.triton.context"
 _APART_MODULE = "zse.kernels.attention.triton.context_apart"
@@ -65,6 +66,29 @@ FAMILY_DECODE = Kernel(
         number("has_gates"),
         number("has_sinks"),
     ),
+)
+WIDE_DECODE = Kernel(
+    name="attention.decode_wide",
+    module=_WIDE_MODULE,
+    function="attention_decode_wide",
+    arguments=(
+        pointer("queries", "bf16"),
+        pointer("positions", "i32"),
+        pointer("tables", "i32"),
+        pointer("keys", "i8"),
+        pointer("values", "i32"),
+        pointer("key_scales", "fp16"),
+        pointer("value_scales", "u16"),
+        pointer("outputs", "bf16"),
+        pointer("output_scales", "fp32"),
+        pointer("output_sums", "fp32"),
+        number("table_stride"),
+        number("num_heads"),
+        number("kv_heads"),
+        number("window"),
+        number("scale", "fp32"),
+    ),
+    targets=("sm_90",),
 )
 PREFILL = Kernel(
     name="attention.prefill",

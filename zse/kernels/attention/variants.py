@@ -16,6 +16,7 @@ from zse.kernels.attention.definitions import (
     PREFILL,
     SINK_PREFILL,
     TEXT_PREFILL,
+    WIDE_DECODE,
 )
 from zse.kernels.layout import (
     CACHE_POINTERS,
@@ -46,6 +47,8 @@ APART_HEAD_DIMS, APART_QUERIES, APART_TOKENS = (64, 128), 128, 128
 """What the form for Hopper takes: of 7B's heads 8,192 tokens in 0.74 ms on an H200, for 0.99."""
 LINES_ALIGNMENT = 128
 """Lines of a sequence are a multiple of this: the most tokens that are taken at a time."""
+WIDE_HEAD_DIM, WIDE_GROUP = 128, 8
+"""Heads of the form for many rows over INT8 caches: their width, and most that share a key."""
 GATE_COLUMNS = 1024
 """Columns a program of ``output_gate``."""
 PREFILL_QUERIES = 64
@@ -136,6 +139,18 @@ def decode_variant(
         AT_ONCE=8 if form.head_dim <= 256 else 2,
         HEAD_NORM=form.head_norm,
         SOFTCAP=form.softcap,
+    )
+
+
+def wide_decode_variant(
+    *, quantized_output: bool, num_warps: int = 4, registers: int = 0
+) -> Variant:
+    """Return the form over INT8 caches for many rows, which one program a sequence reads."""
+    return variant(
+        WIDE_DECODE,
+        num_warps=num_warps,
+        types={"outputs": "*i8"} if quantized_output else None,
+        REGISTERS=registers,
     )
 
 
@@ -327,4 +342,5 @@ VARIANTS: tuple[Variant, ...] = (
     ),
     *(context_form(head_dim, "sm_90", APART_QUERIES) for head_dim in APART_HEAD_DIMS),
     output_gate_variant(),
+    *(wide_decode_variant(quantized_output=output) for output in _EITHER),
 )
