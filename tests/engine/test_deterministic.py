@@ -159,19 +159,13 @@ def test_one_request_is_computed_alone_where_others_are_not(
     others = [replace(each, request_id=f"other {each.request_id}") for each in requests_of(device)]
     mixed = [each for pair in zip(others, [*own, *own], strict=False) for each in pair]
     mixed = list({each.request_id: each for each in mixed}.values())
-    core = open_core(path, device, deterministic=False)
-    if device == "cuda":
-        with pytest.raises(InvalidParameterError, match="start it with --deterministic"):
-            core.add_request(own[0])
-    else:
-        for options in ({}, {"is_short": True}, {"max_batch_tokens": 23}):
-            core.close()
-            core = open_core(path, device, deterministic=False, **options)
-            found = answers_of(core, mixed)
-            assert not [each.request_id for each in own if
-                        found[each.request_id] != alone[each.request_id]]  # fmt: skip
-            assert options or core.stats().prefix_hit_tokens
-    core.close()
+    for options in ({}, {"is_short": True}, {"max_batch_tokens": 23}):
+        core = open_core(path, device, deterministic=False, **options)
+        found = answers_of(core, mixed)
+        assert not [each.request_id for each in own if
+                    found[each.request_id] != alone[each.request_id]]  # fmt: skip
+        assert options or core.stats().prefix_hit_tokens
+        core.close()
 
 
 def test_prefixes_computed_alone_are_shared_with_such_alone() -> None:

@@ -88,6 +88,8 @@ class SequenceChunk(NamedTuple):
     """Filled with float32 [tokens, hidden], in bytes: the normed state of each of its tokens."""
     joined: memoryview | None = None
     """Such states, of a model's tokens whose embeddings are joined with them."""
+    is_alone: bool = False
+    """Whether its bits may depend on nothing else in the step."""
 
 
 class TokenMasks(Protocol):

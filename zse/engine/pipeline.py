@@ -190,8 +190,8 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
     assert sequence.table is not None
     end = chunk.start + chunk.num_tokens
     token_ids: Sequence[int] = sequence.token_ids[chunk.start : end]
-    is_alone = chunk.kind == "prefill" and sequence.request.params.deterministic
-    kind: StepKind = "alone" if is_alone else chunk.kind
+    is_alone = sequence.request.params.deterministic
+    kind: StepKind = "alone" if is_alone and chunk.kind == "prefill" else chunk.kind
     if chunk.kind == "verify":
         token_ids = (*token_ids, *sequence.drafts[: chunk.num_tokens - 1])
     states = sequence.states
@@ -206,4 +206,5 @@ def _chunk_for_runner(chunk: ScheduledChunk) -> SequenceChunk:
         windows=sequence.table.windows,
         adapter=None if adapter is None else adapter.handle,
         states_to=None if states is None else states.room(chunk.start, chunk.num_tokens),
+        is_alone=is_alone,
     )

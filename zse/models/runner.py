@@ -122,10 +122,7 @@ class ModelRunner(RunnerBlocks):
 
     @property
     def can_compute_alone(self) -> bool:
-        """Whether prompts of single sequences can be computed token by token, as single rows are.
-
-        On a GPU they cannot: its kernels follow the number of rows, unless all are computed so.
-        """
+        """Whether single sequences can have bits that nobody beside them changes."""
         return self._crew is None and getattr(self._backend, "computes_alone", False)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from zse.backends.gpu.draft_states import DraftStates
 from zse.backends.gpu.guessing import GuessingBackend
 from zse.backends.gpu.kinds import text_operations_of
 from zse.backends.gpu.masked import MaskedStep
+from zse.backends.gpu.parted import MOST_UNREAD, PartedStep, has_single, parts_of
 from zse.backends.gpu.pooled_blocks import PooledBlocks
 from zse.backends.gpu.retained import Retained
 from zse.backends.gpu.step import StepPlan, plan_step, without_choice
@@ -20,12 +21,12 @@ from zse.backends.gpu.step_timer import StepTimer
 from zse.backends.gpu.transfers import RING, DeviceRows, ResultRing, SampledMemory, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.states import check_states
-from zse.backends.types import DeviceUsed, logit_rows, mask_bytes
+from zse.backends.types import DeviceUsed, FinishedStep, logit_rows, mask_bytes
 from zse.errors import DeviceError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.host_flow import HostFlow
     from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
     from zse.backends.gpu.model import DeviceModel
+    from zse.backends.gpu.parted import Part
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.transfers import PendingResults
     from zse.backends.operations import Forward, PendingStep
@@ -81,6 +83,10 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         self._ends_here = model.spec.place.is_last
         self._texts = text_operations_of(model)
         self._graphs = CapturedSteps(stream, launcher, model, self._maker, self._receive)
+        self._all_graphs = [self._graphs]
+        self.computes_alone = model.computes_alone
+        self._alone: tuple[StepMaker, CapturedSteps] | None = None
+        """What makes steps of rows whose bits depend on nothing else, from the first one on."""
         self._retained: Retained | None = None
         self._timer: StepTimer | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
@@ -103,6 +109,39 @@ class GPUBackend(PooledBlocks, GuessingBackend):
 
     def _submit(self, batch: StepBatch, forward: Forward) -> PendingStep:
         self._is_asked = True
+        if not (self.computes_alone and has_single(batch)):
+            return self._submit_whole(batch, forward)
+        parts = parts_of(batch, self._model.plans.most_single_rows)
+        return PartedStep(parts, len(batch.chunks), partial(self._submit_part, forward))
+
+    def _submit_part(self, forward: Forward, part: Part) -> PendingStep:
+        self._gpu.make_current()
+        if not part.is_alone:
+            return self._submit_whole(part.batch, forward)
+        with self._computing_alone():
+            return self._submit_whole(part.batch, forward)
+
+    @contextmanager
+    def _computing_alone(self) -> Iterator[None]:
+        """Make steps whose rows' bits depend on nothing else, as long as this is open."""
+        usual = self._maker, self._graphs, self._limits
+        with self._model.computing_alone():
+            self._maker, self._graphs = self._alone = self._alone or self._begin_alone()
+            self._limits = self._maker.limits
+            try:
+                yield
+            finally:
+                self._maker, self._graphs, self._limits = usual
+
+    def _begin_alone(self) -> tuple[StepMaker, CapturedSteps]:
+        self._result_ring.widen(2 * (MOST_UNREAD + 1))
+        launcher, model = self._launcher, self._model
+        maker = StepMaker(self._gpu, self._stream, launcher, model, self._memory)
+        graphs = CapturedSteps(self._stream, launcher, model, maker, self._receive)
+        self._all_graphs.append(graphs)
+        return maker, graphs
+
+    def _submit_whole(self, batch: StepBatch, forward: Forward) -> PendingStep:
         self._passes.make_room(self._moved)
         plan = plan_step(batch, self._limits)
         if not self._ends_here:
@@ -154,7 +193,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         """Give back memory that steps can do without; whether there was some."""
         self._stream.synchronize()
         if self._model.give_up_turned():
-            self._graphs.forget()
+            self._forget_graphs()
             return True
         return self._passes.give_up(self._moved)
 
@@ -172,6 +211,8 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         forward(self, step)
         if not self._ends_here:
             return self._pass_on(step.scratch.residual, plan)
+        if not plan.sampled and self._alone is not None and self._maker is self._alone[0]:
+            return FinishedStep(answers=[()] * len(plan.batch.chunks))  # a piece of a prompt
         hidden = self._hidden_of(plan, step)
         if not plan.sampling_kind.masked:
             return self._result_ring.receive(plan, self._stream, hidden)
@@ -234,13 +275,17 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         if plan.adapter_tiles:
             assert self._model.adapters is not None
             if self._model.adapters.send(plan.batch.chunks, self._stream):
-                self._graphs.forget()  # which add nothing to experts
+                self._forget_graphs()  # which add nothing to experts
+
+    def _forget_graphs(self) -> None:
+        for graphs in self._all_graphs:
+            graphs.forget()
 
     def _moved(self, placement: Placement, block: Block) -> None:
         """Forget what holds addresses of weights, which lie elsewhere now."""
         self._stream.synchronize()
         self._model.move(placement, block)
-        self._graphs.forget()
+        self._forget_graphs()
 
     def shrink(self, num_blocks: int, *, least_blocks: int) -> None:
         """Have so many blocks of the KV pool from now on, or fewer; what they hold is lost.
@@ -250,12 +295,15 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         """
         self._gpu.make_current()
         self._stream.synchronize()
-        self._graphs.forget()  # which have addresses of the pool
+        self._forget_graphs()  # which have addresses of the pool
         pool = self._smaller_pool(num_blocks, least_blocks)
         sequences = replace(self._memory.sequences, cache=pool)
         self._memory = replace(self._memory, sequences=sequences)
         self._maker.use(self._memory)
         self._limits = self._maker.limits
+        if self._alone is not None:
+            with self._model.computing_alone():
+                self._alone[0].use(self._memory)
         self.num_blocks, self.windows = pool.num_blocks, pool.windows
         pool.clear_unseen(self._stream)
         if self._arena is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
@@ -17,6 +18,7 @@ from zse.backends.gpu.row_maxima import RowMaxima
 from zse.backends.gpu.step import StepLimits
 from zse.backends.gpu.turning import Turning
 from zse.backends.handles import EndWeights
+from zse.backends.single import can_be_single
 from zse.backends.types import MAX_DRAFTS
 from zse.kernels.attention.context import Context
 from zse.kernels.attention.launch import (
@@ -33,6 +35,8 @@ from zse.kernels.rope_store.launch import rope_table
 from zse.records import record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from zse.backends.gpu.collectives import Collectives
     from zse.backends.gpu.flow import StreamFlow
     from zse.backends.gpu.forward import Query, Step
@@ -92,7 +96,7 @@ class DeviceModel:
         self.weights = weights
         self.passes = passes
         self.spec = spec
-        self.plans = StepPlans(spec, weights.linears, device, options, tuning)
+        self.plans = self._usual_plans = StepPlans(spec, weights.linears, device, options, tuning)
         self._gpu = gpu
         self.options = options
         self.collectives = collectives
@@ -137,6 +141,25 @@ class DeviceModel:
         """Bytes of all matrices that may be kept turned."""
         return sum(turned_bytes(each.rows, each.columns) for each in self.stayed_matrices)
 
+    @property
+    def computes_alone(self) -> bool:
+        """Whether the bits of single rows can be kept from depending on others in their step.
+
+        Experts and latents choose kernels once for all steps; ranks take every step together.
+        """
+        is_one = self.collectives is None and self.flow is None
+        is_plain = self.plans.mixtures is None and self.plans.latents is None
+        return is_one and is_plain and can_be_single(self.spec)
+
+    @contextmanager
+    def computing_alone(self) -> Iterator[None]:
+        """Choose kernels so that a row's bits depend on nothing else, as long as this is open."""
+        self.plans = self._usual_plans.alone
+        try:
+            yield
+        finally:
+            self.plans = self._usual_plans
+
     def keep_turned(self, limit_bytes: int) -> None:
         """Keep weights turned for prompts, once one comes, in at most so many bytes."""
         self.kept_weights = KeptWeights(self._gpu, self.stayed_matrices, limit_bytes)
@@ -164,8 +187,8 @@ class DeviceModel:
         return given
 
     def _note_kept(self) -> None:
-        count = len(self.plans.turned_matrices)
-        self.plans.keep_turned(0 < count == self.kept_weights.count)
+        plans = self._usual_plans
+        plans.keep_turned(0 < len(plans.turned_matrices) == self.kept_weights.count)
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
         kind, rope, sinks = self.plans.attention_kinds[index], attention.rope, attention.sinks

@@ -6,7 +6,7 @@ It follows from shapes alone, so it is known before there is a GPU.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.graphs import MAX_BUCKET, bucket_of, tile_room
@@ -37,6 +37,7 @@ from zse.kernels.linear.launch_8bit import splits_of_turned, takes_8bit, turned_
 from zse.kernels.linear.plan import plan_any_rows, plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
+from zse.option import with_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,6 +108,13 @@ class StepPlans:
         self.mixtures = mixture_plans_of(spec, linears, self)
         self.scratch = lru_cache(maxsize=256)(self._scratch)
         self.filled_rows = lru_cache(maxsize=256)(self._filled_rows)
+
+    @cached_property
+    def alone(self) -> StepPlans:
+        """How rows are computed whose bits may depend on nothing else, in steps of their own."""
+        chosen = {"deterministic": True, "max_batch_tokens": self.most_single_rows}
+        options = with_values(self._options, chosen)
+        return StepPlans(self._spec, self._linears, self.facts, options, self._tuning)
 
     @property
     def rotary_bytes(self) -> int:

@@ -246,7 +246,7 @@ def _sampling_kind(rows: Sequence[SamplingRow], limits: StepLimits) -> SamplingK
 
 def _kind_of(batch: StepBatch) -> StepKind:
     kinds = {chunk.kind for chunk in batch.chunks}
-    if "prefill" in kinds or not all(batch.sampling):
+    if not kinds.isdisjoint(("prefill", "alone")) or not all(batch.sampling):
         return "prefill"
     return "verify" if "verify" in kinds else "decode"
 

@@ -144,6 +144,13 @@ class ResultRing:
         self._events = [gpu.create_event() for _ in range(count)]
         self._next = 0
 
+    def widen(self, in_flight: int) -> None:
+        """Have room for so many steps, whose tokens nobody has read."""
+        while len(self._hosts) <= in_flight:
+            self._hosts.append(self._gpu.allocate_host(self._offsets[-1]))
+            self._hidden_hosts.append(GrowingBuffer(self._gpu))
+            self._events.append(self._gpu.create_event())
+
     def receive(
         self, plan: StepPlan, stream: Stream, hidden: DeviceRows | None = None
     ) -> PendingResults:

@@ -142,16 +142,10 @@ def decode_variant(
     )
 
 
-def wide_decode_variant(
-    *, quantized_output: bool, num_warps: int = 4, registers: int = 0
-) -> Variant:
+def wide_decode_variant(*, quantized_output: bool) -> Variant:
     """Return the form over INT8 caches for many rows, which one program a sequence reads."""
-    return variant(
-        WIDE_DECODE,
-        num_warps=num_warps,
-        types={"outputs": "*i8"} if quantized_output else None,
-        REGISTERS=registers,
-    )
+    types = {"outputs": "*i8"} if quantized_output else None
+    return variant(WIDE_DECODE, num_warps=4, types=types)
 
 
 @record

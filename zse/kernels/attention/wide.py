@@ -36,8 +36,7 @@ def takes_wide(
 ) -> bool:
     """Whether ``attention_decode_wide`` takes these heads, and is the faster one.
 
-    It is where one program reads a sequence. Of 7B's heads on an H200, 256 rows of 1,500 tokens
-    take MEASURED.
+    It is where one program reads a sequence.
     """
     return (
         target == HOPPER

@@ -69,8 +69,6 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
         "launch_pdl": programmatic,
         "enable_fp_fusion": True,
     }
-    if constants.get("REGISTERS"):
-        options["maxnreg"] = constants["REGISTERS"]
     language = GluonASTSource if function.is_gluon() else ASTSource
     source = language(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     target = GPUTarget("cuda", job["number"], 32)

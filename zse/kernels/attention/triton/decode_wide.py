@@ -278,7 +278,7 @@ def attention_decode_wide(
     queries, positions, tables, keys, values, key_scales, value_scales,
     outputs, output_scales, output_sums,
     table_stride, num_heads, kv_heads, window, scale,
-    REGISTERS: gl.constexpr, PDL: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """Attend with rotated queries [rows, heads, 128]; their keys are in the cache already.
 
