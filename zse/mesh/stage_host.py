@@ -17,6 +17,7 @@ from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from zse.engine.wire_rows import numbers
 from zse.errors import MeshError
 from zse.mesh.batches import num_rows, read_batch, write_tokens, written_blocks
 from zse.mesh.codecs import Codec
@@ -220,8 +221,7 @@ class StageHost:
         """
         if self.is_primary or (head.first_layer, head.end_layer) != self.layers:
             raise MeshError(f"layers {self.layers} were sent blocks that are not for them")
-        blocks = array("i")
-        blocks.frombytes(head.blocks)
+        blocks = numbers("i", head.blocks)
         if head.is_first:
             self.done = 0
             self._touched.clear()

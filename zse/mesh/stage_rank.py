@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
-from zse.backends.ranks import Share
-from zse.engine.ranks.links import MemberLink
 from zse.engine.ranks.messages import End
-from zse.engine.ranks.shared import Receiver
 from zse.engine.ranks.worker import be_rank
 from zse.errors import EngineError
-from zse.format.reader import ZSEReader
-from zse.kernels.native.library import load
 from zse.mesh.batches import read_batch
 from zse.mesh.rank_messages import Compute, ReadBlocks, WriteBlocks, read
 from zse.mesh.stage_memory import join_memory
 from zse.mesh.stage_parts import open_part
-from zse.options import load_options
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
-    from zse.engine.ranks.links import Task
-    from zse.engine.ranks.shared import SharedMemory
-    from zse.mesh.rank_messages import RankMessage
+    from zse.engine.ranks.worker import Member
+    from zse.format.reader import ZSEReader
     from zse.mesh.stage_memory import StageMemory
     from zse.mesh.stage_parts import StagePart
-    from zse.options import LoadFields
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -37,31 +27,14 @@ def main(arguments: Sequence[str]) -> NoReturn:
     be_rank(arguments, _serve)
 
 
-def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket) -> None:
-    options = load_options(**cast("LoadFields", task.options))
-    link = MemberLink(Share(rank=task.rank, ranks=len(task.devices)), shared, leader)
-    library = load(options.device.cpu_instructions)
-    receiver = Receiver(shared, library, task.rank, spin_ns=task.spin_nanoseconds)
-    first_layer, end_layer = task.layers
+def _serve(member: Member, reader: ZSEReader) -> None:
+    options, link = member.options, member.link
+    first_layer, end_layer = member.task.layers
     part = open_part(
-        ZSEReader(f"/proc/self/fd/{file_fd}"),
-        (first_layer, end_layer),
-        options,
-        cache_dir=None if task.cache_dir is None else Path(task.cache_dir),
-        link=link,
+        reader, (first_layer, end_layer), options, cache_dir=member.cache_dir, link=link
     )
-    rank = _Rank(part, join_memory(link, part, options)[0], task.rank)
-    is_over = False
-    while not is_over:
-        data = receiver.receive()
-        if data is None:
-            link.check()
-            continue
-        message = read(data)
-        is_over = isinstance(message, End)
-        rank.do(message)
-        receiver.done()
-    part.close()
+    memory, _ = join_memory(link, part, options)
+    member.obey(_Rank(part, memory, link.share.rank).do)
 
 
 class _Rank:
@@ -70,7 +43,9 @@ class _Rank:
     def __init__(self, part: StagePart, memory: StageMemory, number: int) -> None:
         self._part, self._memory, self._number = part, memory, number
 
-    def do(self, message: RankMessage) -> None:
+    def do(self, data: memoryview) -> bool:
+        """Do what a message says; return whether it is the last one."""
+        message = read(data)
         match message:
             case Compute():
                 self._compute(message)
@@ -80,6 +55,9 @@ class _Rank:
             case WriteBlocks():
                 image = self._memory.image(self._number, len(message.blocks))
                 self._part.write_kv(message.blocks, image)
+            case End():
+                self._part.close()
+        return isinstance(message, End)
 
     def _compute(self, message: Compute) -> None:
         batch = read_batch(message.batch, self._part.stage.model.vocab_size)

@@ -13,7 +13,7 @@ import signal
 import socket
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from zse.backends import begin_arrival
 from zse.backends.ranks import Share
@@ -39,10 +39,9 @@ from zse.models.runner import load_runner, spec_of
 from zse.options import load_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zse.backends.operations import PendingStep
-    from zse.engine.ranks.messages import Message
     from zse.models.runner import ModelRunner
     from zse.options import LoadFields
 
@@ -51,13 +50,37 @@ _DIE_WITH_PARENT = 1
 _STEPS_AHEAD = 1
 
 
-class Serve(Protocol):
-    """What a rank does when it knows its task."""
+class Member:
+    """What a rank was told at its start, and what it has of the others.
 
-    def __call__(
-        self, task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket
-    ) -> None:
-        """Return when rank 0 says the end; ``file_fd`` is the model's open file."""
+    Args:
+        task: Of rank 0.
+        shared: The pages of all ranks.
+        leader: The socket to rank 0.
+    """
+
+    def __init__(self, task: Task, shared: SharedMemory, leader: socket.socket) -> None:
+        self.task = task
+        self.options = load_options(**cast("LoadFields", task.options))
+        self.cache_dir = None if task.cache_dir is None else Path(task.cache_dir)
+        self.link = MemberLink(Share(rank=task.rank, ranks=len(task.devices)), shared, leader)
+        library = load(self.options.device.cpu_instructions)
+        self._receiver = Receiver(shared, library, task.rank, spin_ns=task.spin_nanoseconds)
+
+    def obey(self, do: Callable[[memoryview], bool]) -> None:
+        """Do what each message says, until ``do`` returns that it was the last one.
+
+        Raises:
+            DeviceError: The ranks have failed.
+        """
+        is_over = False
+        while not is_over:
+            data = self._receiver.receive()
+            if data is None:
+                self.link.check()
+                continue
+            is_over = do(data)
+            self._receiver.done()
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -65,8 +88,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     be_rank(arguments, _serve)
 
 
-def be_rank(arguments: Sequence[str], serve: Serve) -> NoReturn:
-    """Do what a rank does, in a process that rank 0 has started for it."""
+def be_rank(arguments: Sequence[str], serve: Callable[[Member, ZSEReader], None]) -> NoReturn:
+    """Be a process that rank 0 has started, and serve it with the model's file until it is done."""
     parent, memory_fd, socket_fd = map(int, arguments)
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -80,7 +103,8 @@ def be_rank(arguments: Sequence[str], serve: Serve) -> NoReturn:
         if received is None or not isinstance(received[0], Task):
             os._exit(1)
         task, [file_fd] = received[0], received[1]
-        serve(task, file_fd, SharedMemory(memory_fd), leader)
+        member = Member(task, SharedMemory(memory_fd), leader)
+        serve(member, ZSEReader(f"/proc/self/fd/{file_fd}"))
     except BaseException as error:  # noqa: BLE001 - rank 0 raises it
         code = 1
         with contextlib.suppress(OSError):
@@ -89,52 +113,38 @@ def be_rank(arguments: Sequence[str], serve: Serve) -> NoReturn:
     os._exit(code)
 
 
-def _serve(task: Task, file_fd: int, shared: SharedMemory, leader: socket.socket) -> None:
-    options = load_options(**cast("LoadFields", task.options))
-    link = MemberLink(Share(rank=task.rank, ranks=len(task.devices)), shared, leader)
-    library = load(options.device.cpu_instructions)
-    receiver = Receiver(shared, library, task.rank, spin_ns=task.spin_nanoseconds)
-    with ZSEReader(f"/proc/self/fd/{file_fd}") as reader:
-        spec = spec_of(reader)
-        places = Places(num_ranks=options.ranks.tensor_parallel, ends=tuple(task.ends))
-        part = place_part(spec, reader.header.loaded(), link, places)
-        arrival = begin_arrival(options, reader, cuts=part.cuts)
-        if arrival is not None:
-            check_links(arrival.gpu, task.devices)
-        runner = load_runner(
-            reader,
-            options,
-            cache_dir=None if task.cache_dir is None else Path(task.cache_dir),
-            spec=spec,
-            arrival=arrival,
-            part=part,
-        )
-        link.exchange(kind_of(runner.device))
-        _Rank(runner, receiver, link).run()
+def _serve(member: Member, reader: ZSEReader) -> None:
+    task, options, link = member.task, member.options, member.link
+    spec = spec_of(reader)
+    places = Places(num_ranks=options.ranks.tensor_parallel, ends=tuple(task.ends))
+    part = place_part(spec, reader.header.loaded(), link, places)
+    arrival = begin_arrival(options, reader, cuts=part.cuts)
+    if arrival is not None:
+        check_links(arrival.gpu, task.devices)
+    runner = load_runner(
+        reader,
+        options,
+        cache_dir=member.cache_dir,
+        spec=spec,
+        arrival=arrival,
+        part=part,
+    )
+    link.exchange(kind_of(runner.device))
+    member.obey(_Rank(runner).do)
 
 
 class _Rank:
     """Does what the messages say, in their order."""
 
-    def __init__(self, runner: ModelRunner, receiver: Receiver, link: MemberLink) -> None:
-        self._runner, self._receiver, self._link = runner, receiver, link
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
         self._tables = BlockTables()
         self._in_flight: deque[PendingStep] = deque()
         self._masks = GivenMasks()
 
-    def run(self) -> None:
-        is_over = False
-        while not is_over:
-            data = self._receiver.receive()
-            if data is None:
-                self._link.check()
-                continue
-            message = decoded(data)
-            is_over = isinstance(message, End)
-            self._do(message)
-            self._receiver.done()
-
-    def _do(self, message: Message) -> None:
+    def do(self, data: memoryview) -> bool:
+        """Do what a message says; return whether it is the last one."""
+        message = decoded(data)
         match message:
             case Step():
                 self._submit(message)
@@ -151,6 +161,7 @@ class _Rank:
             case End():
                 self._wait(0)
                 self._runner.close()
+        return isinstance(message, End)
 
     def _submit(self, step: Step) -> None:
         batch = batch_of(step, self._tables, self._masks if step.has_masks else None)
