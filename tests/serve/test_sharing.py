@@ -154,11 +154,11 @@ def test_strangers_that_come_again_and_again_take_no_place_of_a_replica(sharing)
         stranger.close()
 
 
-def test_a_lobby_turns_out_the_oldest_of_an_address_and_holds_no_more_than_it_may(sharing):
+def test_the_oldest_unproven_connection_of_an_address_goes_when_it_has_too_many(sharing):
     waiting = [socket.create_connection(("127.0.0.1", sharing.port)) for _ in range(40)]
     waiting[0].settimeout(60)
     assert waiting[0].recv(1) == b"", "it was turned out"
-    assert len(sharing._lobby._guests) <= 16
+    assert len(sharing._pending._pending) <= 16
     waiting[-1].settimeout(60)
     waiting[-1].sendall(request(sharing))
     assert waiting[-1].recv(4096).startswith(b"HTTP/1.1 206")

@@ -105,7 +105,7 @@ class _Farewell:
         now = asyncio.get_running_loop().time()
         if self._server.server_state.tasks:
             self._last_busy = now
-        self._server.retire(since=now - _REST_SECONDS)
+        self._server.close_idle(since=now - _REST_SECONDS)
         has_connections = bool(self._server.server_state.connections)
         return not has_connections and now - self._last_busy >= _QUIET_SECONDS
 

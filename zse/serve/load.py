@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.serve.head_start import HeadStart
     from zse.serve.progress import LoadProgress
-    from zse.serve.shelf import Shelf
+    from zse.serve.tokenizer_cache import TokenizerCache
     from zse.server_options import ServeOptions
     from zse.settings import Settings
     from zse.text.dialect import Dialect
@@ -46,16 +46,16 @@ def load_served_model(
     settings: Settings,
     progress: LoadProgress,
     head_start: HeadStart,
-    shelf: Shelf | None = None,
+    tokenizer_cache: TokenizerCache | None = None,
 ) -> LoadedModel:
     """Load the model that is being opened, and tell of each phase; all of it is there then.
 
-    A tokenizer that is on the shelf is not read again.
+    A tokenizer that is cached is not read again.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
     """
-    model = begin_served_model(settings, progress, head_start, shelf)
+    model = begin_served_model(settings, progress, head_start, tokenizer_cache)
     try:
         model.settle()
     except BaseException:
@@ -68,7 +68,7 @@ def begin_served_model(
     settings: Settings,
     progress: LoadProgress,
     head_start: HeadStart,
-    shelf: Shelf | None = None,
+    tokenizer_cache: TokenizerCache | None = None,
 ) -> LoadedModel:
     """Do what ``load_served_model`` does, but for the weights that are still on their way.
 
@@ -87,7 +87,7 @@ def begin_served_model(
         # The GPU is still being opened: whatever needs only the file is done now, since Python is
         # slower beside the threads that load.
         compiling = beside.submit(template_of, reader)
-        tokenizer = None if shelf is None else shelf.get(reader)
+        tokenizer = None if tokenizer_cache is None else tokenizer_cache.get(reader)
         reading = FileReading(reader, phases, tokenizer, head_start.known_spec)
         preload(options.load.device, reading.spec)
         name = options.served_model_name or model_name_of(options.model)

@@ -2,8 +2,8 @@
 
 It must never slow answers down: a few threads serve a bounded number of connections, at a lower
 priority, and the kernel sends pages of the file without Python touching them (``sendfile``). Nobody
-gets a byte, or one of these places, without the peers' secret (``lobby.py``), and nothing can be
-asked for but this one file.
+gets a byte, or one of these places, without the peers' secret (``pending_connections.py``), and
+nothing can be asked for but this one file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from zse.format.reader import ZSEReader
 from zse.records import record
-from zse.serve.lobby import MAX_HEAD_BYTES, Lobby
+from zse.serve.pending_connections import MAX_HEAD_BYTES, PendingConnections
 from zse.serve.sockets import bind_socket
 from zse.stream.peers.keeping import KeepingSource
 from zse.stream.peers.network import announced, is_network
@@ -145,7 +145,9 @@ class Sharing:
         self._listener = bind_socket(host, port)
         self._listener.listen(64)
         self.port: int = self._listener.getsockname()[1]
-        self._lobby = Lobby(self._listener, self._admit, seconds=lambda: _FIRST_SECONDS)
+        self._pending = PendingConnections(
+            self._listener, self._admit, seconds=lambda: _FIRST_SECONDS
+        )
         threading.Thread(target=self._listen, name="peers-listen", daemon=True).start()
 
     def announce(self, announcement: Neighbours) -> None:
@@ -161,18 +163,18 @@ class Sharing:
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-        self._lobby.close()
+        self._pending.close()
 
     # --- in threads of its own ------------------------------------------------------------------
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        self._lobby.run()
+        self._pending.run()
         self._file.close()
 
     def _admit(self, connection: socket.socket, head: str) -> None:
-        """Give a place to who has proven to be a replica; in the lobby's thread."""
+        """Give a place to who has proven to be a replica; in the thread that reads first heads."""
         connection.settimeout(0)  # an answer so short needs nobody to take it
         try:
             request = self._read(connection, head)

@@ -202,7 +202,7 @@ def test_a_client_that_takes_its_stream_slowly_is_kept(serving):
         now = asyncio.get_running_loop().time()
         for number in range(15):
             await reader.readexactly(400_000)
-            connection.check(now + 9 * number)  # as if it had rested meanwhile
+            connection.enforce_deadlines(now + 9 * number)  # as if it had rested meanwhile
         assert served.state.tasks
 
     run(serving, endless, talk, write_timeout=20)
@@ -284,7 +284,7 @@ def test_only_connections_that_have_rested_long_enough_are_closed(serving):
         long = await rested()
         since = asyncio.get_running_loop().time()
         short = await rested()
-        served.server.retire(since=since)
+        served.server.close_idle(since=since)
         assert await long[0].read() == b""
         short[1].write(CLOSING)
         return await short[0].read()

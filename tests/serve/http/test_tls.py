@@ -192,7 +192,7 @@ def test_a_server_that_was_relieved_closes_handshakes_that_do_not_end(talking):
     async def talk(served, cert):
         reader, _ = await served.connect()
         await served.wait_until(lambda: served.state.connections)
-        next(iter(served.state.connections)).retire()
+        next(iter(served.state.connections)).close_if_idle()
         await asyncio.wait_for(reader.read(), 60)
         await served.wait_until(lambda: not served.state.connections)
 

@@ -11,7 +11,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import ZSEError
-from zse.serve.http.door import EXTRA_SECONDS, LOG, ReadTimeoutError, TooManyConnectionsError
+from zse.serve.http.connection_limits import (
+    EXTRA_SECONDS,
+    LOG,
+    ReadTimeoutError,
+    TooManyConnectionsError,
+)
 from zse.serve.http.exchange import Exchange, refusal
 from zse.serve.http.framing import framing_of_request
 from zse.serve.http.head import (
@@ -26,7 +31,7 @@ from zse.serve.http.socket_state import address_of, bound_unsent, has_unread
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from zse.serve.http.door import Door
+    from zse.serve.http.connection_limits import ConnectionLimits
     from zse.serve.http.head import Head
     from zse.serve.http.server import ServerState
     from zse.serve.http.shortcut import Shortcut
@@ -44,8 +49,10 @@ _FIRST_PRINTABLE = 0x21
 class Connection(asyncio.Protocol):
     """Reads requests and runs the application for each."""
 
-    def __init__(self, door: Door, *, app: ASGIApp, server_state: ServerState) -> None:
-        self._door = door
+    def __init__(
+        self, limits: ConnectionLimits, *, app: ASGIApp, server_state: ServerState
+    ) -> None:
+        self._limits = limits
         self._app = app
         self._server = server_state
         self._loop = asyncio.get_running_loop()
@@ -80,22 +87,22 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._server.connections.add(self)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        bound_unsent(transport, HIGH_WATER_BYTES, self._door.options.write_timeout)
+        bound_unsent(transport, HIGH_WATER_BYTES, self._limits.options.write_timeout)
         is_secure = transport.get_extra_info("sslcontext") is not None
         self._addresses = {
             "client": address_of(transport.get_extra_info("peername")),
             "server": address_of(transport.get_extra_info("sockname")),
             "scheme": "https" if is_secure else "http",
         }
-        self._is_extra = not self._door.enter(self)
-        self._door.rest(self)
-        seconds = EXTRA_SECONDS if self._is_extra else self._door.options.read_timeout
+        self._is_extra = not self._limits.add(self)
+        self._limits.mark_idle(self)
+        seconds = EXTRA_SECONDS if self._is_extra else self._limits.options.read_timeout
         self._deadline = self._loop.time() + seconds
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.take_back()  # before the socket is closed, and its number another's
         self._server.connections.discard(self)
-        self._door.leave(self)
+        self._limits.remove(self)
         self._is_leaving = True
         if self._exchange is not None:
             self._exchange.lose_client()
@@ -118,7 +125,7 @@ class Connection(asyncio.Protocol):
         if self._unblocked is not None and not self._unblocked.done():
             self._unblocked.set_result(None)
 
-    # --- called by the server and by the door -----------------------------------------------------
+    # --- called by the server and by the limits ---------------------------------------------------
 
     @property
     def has_unsent(self) -> bool:
@@ -129,9 +136,9 @@ class Connection(asyncio.Protocol):
         """Close when the answer that is being made is out; at once when there is none."""
         self._is_last = True
         if self._exchange is None:
-            self.retire()
+            self.close_if_idle()
 
-    def retire(self) -> None:
+    def close_if_idle(self) -> None:
         """Close a connection between requests.
 
         A request that lies in the kernel, where the loop has not read it yet, is answered first.
@@ -146,17 +153,17 @@ class Connection(asyncio.Protocol):
                 self._transport.write_eof()
         self._leave(lingers=False)
 
-    def turn_away(self) -> None:
+    def evict(self) -> None:
         """Close at once: nothing has begun."""
-        self._door.leave(self)
+        self._limits.remove(self)
         self._is_leaving = True
         self._transport.abort()
 
-    def check(self, now: float) -> None:
+    def enforce_deadlines(self, now: float) -> None:
         """End what takes longer than it may."""
         num_waiting = self._transport.get_write_buffer_size()
         if num_waiting and self._num_written - num_waiting == self._num_taken:
-            if now - self._taken_at >= self._door.options.write_timeout:
+            if now - self._taken_at >= self._limits.options.write_timeout:
                 LOG.warning("a client took nothing of its answer in time")
                 self._transport.abort()
                 return
@@ -188,9 +195,9 @@ class Connection(asyncio.Protocol):
                 del self._buffer[:2]
                 if not self._buffer:
                     return False  # no request has begun: the connection rests, its clock runs on
-            self._door.work(self)
+            self._limits.mark_busy(self)
             if not self._is_extra:
-                self._deadline = self._loop.time() + self._door.options.read_timeout
+                self._deadline = self._loop.time() + self._limits.options.read_timeout
         end = self._buffer.find(END, max(0, self._num_searched - len(END)))
         if end > MAX_HEAD_BYTES or (end < 0 and len(self._buffer) > MAX_HEAD_BYTES):
             raise HeadTooLargeError(f"The head is larger than {MAX_HEAD_BYTES >> 10} KiB.")
@@ -204,7 +211,7 @@ class Connection(asyncio.Protocol):
         self._num_searched = 0
         if self._is_extra and head.path not in PROBES:
             raise TooManyConnectionsError(
-                f"All {self._door.max_connections} connections of this server are in use."
+                f"All {self._limits.max_connections} connections of this server are in use."
             )
         if head.opens_websocket:
             self._become_websocket(data)
@@ -223,7 +230,7 @@ class Connection(asyncio.Protocol):
     def _run(self, head: Head) -> None:
         framing = framing_of_request(head.length)
         is_short = framing.is_done
-        self._deadline = inf if is_short else self._loop.time() + self._door.options.read_timeout
+        self._deadline = inf if is_short else self._loop.time() + self._limits.options.read_timeout
         raw_path, _, query = head.target.partition(b"?")
         scope = {
             "type": "http",
@@ -265,8 +272,8 @@ class Connection(asyncio.Protocol):
         if self._is_last or not exchange.keeps_alive or not exchange.framing.is_done:
             self._leave(lingers=bool(self._buffer) or not exchange.framing.is_done)
             return
-        self._deadline = self._loop.time() + self._door.options.keep_alive_timeout
-        self._door.rest(self)
+        self._deadline = self._loop.time() + self._limits.options.keep_alive_timeout
+        self._limits.mark_idle(self)
         self.resume_reading()
         if self._buffer:
             self.data_received(b"")
@@ -274,9 +281,9 @@ class Connection(asyncio.Protocol):
     def _become_websocket(self, data: bytes) -> None:
         from zse.serve.http.websocket import WebSocket
 
-        protocol = WebSocket(self._door, app=self._app, server_state=self._server)
+        protocol = WebSocket(self._limits, app=self._app, server_state=self._server)
         self._server.connections.discard(self)
-        self._door.leave(self)
+        self._limits.remove(self)
         self._is_leaving = True
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -303,9 +310,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         if self._exchange is None and not self._buffer:
-            self.retire()
+            self.close_if_idle()
             return
-        seconds = self._door.options.read_timeout
+        seconds = self._limits.options.read_timeout
         self._refuse(ReadTimeoutError(f"The request did not come within {seconds:g} s."))
 
     # --- writing --------------------------------------------------------------------------------
@@ -394,7 +401,7 @@ class Connection(asyncio.Protocol):
         self.take_back()
         self._flush()
         self._is_leaving = True
-        self._door.work(self)
+        self._limits.mark_busy(self)
         self._buffer.clear()
         self._deadline = inf
         if lingers and self._transport.can_write_eof() and not self._transport.is_closing():

@@ -1,4 +1,4 @@
-"""TLS handshakes, each a visitor of the door like any connection: counted, and closed in time.
+"""TLS handshakes, counted against the limits like any connection, and closed in time.
 
 asyncio would shake hands on its own, before a connection exists: whoever never ends a handshake
 would hold a socket, and be counted nowhere.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from zse.serve.http.door import EXTRA_SECONDS, LOG
+from zse.serve.http.connection_limits import EXTRA_SECONDS, LOG
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from zse.serve.http.door import Door
+    from zse.serve.http.connection_limits import ConnectionLimits
     from zse.serve.http.server import ServerState
 
 END_SECONDS = 2.0
@@ -31,13 +31,13 @@ class Handshake(asyncio.Protocol):
 
     def __init__(
         self,
-        door: Door,
+        limits: ConnectionLimits,
         *,
         context: ssl.SSLContext,
         server_state: ServerState,
         connect: Callable[[], asyncio.Protocol],
     ) -> None:
-        self._door = door
+        self._limits = limits
         self._context = context
         self._server = server_state
         self._connect = connect
@@ -48,9 +48,9 @@ class Handshake(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._server.connections.add(self)
-        has_room = self._door.enter(self)
-        self._door.rest(self)
-        seconds = self._door.options.read_timeout if has_room else EXTRA_SECONDS
+        has_room = self._limits.add(self)
+        self._limits.mark_idle(self)
+        seconds = self._limits.options.read_timeout if has_room else EXTRA_SECONDS
         loop = asyncio.get_running_loop()
         self._deadline = loop.time() + seconds
         self._shaking = loop.create_task(self._shake())
@@ -62,16 +62,16 @@ class Handshake(asyncio.Protocol):
         """Close at once: nothing was asked for."""
         self._transport.abort()
 
-    def turn_away(self) -> None:
+    def evict(self) -> None:
         """Close at once: the place is needed."""
         self._leave()
         self._transport.abort()
 
-    def retire(self) -> None:
+    def close_if_idle(self) -> None:
         """Close at once: a handshake that takes so long leads to nothing."""
         self._transport.abort()
 
-    def check(self, now: float) -> None:
+    def enforce_deadlines(self, now: float) -> None:
         """Close when the time for the head of a request is up."""
         if now >= self._deadline:
             LOG.info("a TLS handshake did not end in time")
@@ -103,4 +103,4 @@ class Handshake(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._server.connections.discard(self)
-        self._door.leave(self)
+        self._limits.remove(self)

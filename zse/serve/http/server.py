@@ -1,7 +1,7 @@
 """The server around the application: it accepts connections, and waits for them in the end.
 
-What a connection may do is said by the door and by ``connection``; what the bytes mean, by the
-application. asyncio does the rest.
+``connection_limits`` and ``connection`` say what a connection may do, the application says what its
+bytes mean. asyncio does the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zse.serve.http.connection import Connection
-from zse.serve.http.door import Door
+from zse.serve.http.connection_limits import ConnectionLimits
 from zse.serve.sockets import BACKLOG
 from zse.server_options import HTTPOptions
 
@@ -77,7 +77,7 @@ class HTTPServer:
         self.server_state = ServerState()
         self.servers: list[asyncio.Server] = []
         self.started = False
-        self._door = Door(options or HTTPOptions())
+        self._limits = ConnectionLimits(options or HTTPOptions())
         self._end_seconds = end_seconds
         self._certificates = certificates
         self._is_asked = False
@@ -118,9 +118,9 @@ class HTTPServer:
         connections = self.server_state.connections
         return any(isinstance(one, Connection) and one.has_unsent for one in connections)
 
-    def retire(self, *, since: float) -> None:
+    def close_idle(self, *, since: float) -> None:
         """Close connections that have rested since a moment of the loop's clock, or longer."""
-        self._door.retire(since=since)
+        self._limits.close_idle(since=since)
 
     def _greeter(self) -> Callable[[], asyncio.Protocol]:
         """Return what meets who comes: with certificates, nobody speaks before a handshake."""
@@ -130,14 +130,14 @@ class HTTPServer:
 
         return partial(
             Handshake,
-            self._door,
+            self._limits,
             context=self._certificates.context,
             server_state=self.server_state,
             connect=self._connect,
         )
 
     def _connect(self) -> Connection:
-        return Connection(self._door, app=self.app, server_state=self.server_state)
+        return Connection(self._limits, app=self.app, server_state=self.server_state)
 
     async def _look_at_certificates(self) -> None:
         while self._certificates is not None:

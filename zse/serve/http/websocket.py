@@ -1,4 +1,4 @@
-"""WebSocket connections, bounded: uvicorn's protocol on wsproto, within the limits of our door.
+"""WebSocket connections, bounded: uvicorn's protocol on wsproto, within our limits of connections.
 
 Imported when the first client asks for one: nothing that waits for a first token needs it.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 
-from zse.serve.http.door import LOG
+from zse.serve.http.connection_limits import LOG
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from zse.serve.http.door import Door
+    from zse.serve.http.connection_limits import ConnectionLimits
     from zse.serve.http.server import ServerState
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -45,7 +45,9 @@ class WebSocket(WSProtocol):
     there are so many a second. How many messages there may be, ``WebSocketGuard`` says.
     """
 
-    def __init__(self, door: Door, *, app: ASGIApp, server_state: ServerState) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, *, app: ASGIApp, server_state: ServerState
+    ) -> None:
         config = Config(
             app,
             ws="none",
@@ -57,7 +59,7 @@ class WebSocket(WSProtocol):
         )
         state: Any = server_state  # uvicorn's has the same fields
         super().__init__(config=config, server_state=state, app_state={})
-        self._door = door
+        self._limits = limits
         self._num_waiting = 0
         self._taken_at = self.loop.time()
         self._opened_at = self.loop.time()
@@ -69,10 +71,10 @@ class WebSocket(WSProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self._door.enter(self)
+        self._limits.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._door.leave(self)
+        self._limits.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -98,24 +100,24 @@ class WebSocket(WSProtocol):
                 raise _FloodError
             yield event
 
-    def turn_away(self) -> None:
+    def evict(self) -> None:
         """Close at once."""
         self.transport.abort()
 
-    retire = turn_away
+    close_if_idle = evict
 
-    def check(self, now: float) -> None:
+    def enforce_deadlines(self, now: float) -> None:
         """End a socket whose client takes nothing, or never ends its handshake."""
         num_waiting = self.transport.get_write_buffer_size()
         if num_waiting == 0 or num_waiting < self._num_waiting:
             self._taken_at = now
         self._num_waiting = num_waiting
-        if now - self._taken_at >= self._door.options.write_timeout:
+        if now - self._taken_at >= self._limits.options.write_timeout:
             LOG.warning("a WebSocket's client took nothing in time")
             self.transport.abort()
         elif not self.handshake_complete:
             self._check_handshake(now)
 
     def _check_handshake(self, now: float) -> None:
-        if now - self._opened_at >= self._door.options.read_timeout:
+        if now - self._opened_at >= self._limits.options.read_timeout:
             self.transport.abort()

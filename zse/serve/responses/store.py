@@ -51,7 +51,7 @@ class StoredResponse:
 
 
 @dataclass
-class _Shelf:
+class _TenantResponses:
     """What one caller has."""
 
     stored: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
@@ -67,7 +67,7 @@ class ResponseStore:
         self._most = state.options.stored_responses
         self._most_logs = state.options.resumable_streams
         self._max_size = MAX_STORED_CHARACTERS
-        self._shelves: dict[str, _Shelf] = {}
+        self._of_tenants: dict[str, _TenantResponses] = {}
 
     @property
     def keeps(self) -> bool:
@@ -80,7 +80,7 @@ class ResponseStore:
         Raises:
             OverloadedError: As many are kept as streams can be resumed.
         """
-        runs = [each.run for shelf in self._shelves.values() for each in shelf.stored.values()]
+        runs = [each.run for kept in self._of_tenants.values() for each in kept.stored.values()]
         if sum(run is not None and run.log is not None for run in runs) >= self._most_logs:
             raise OverloadedError(
                 f"This server keeps the events of {self._most_logs} responses in the background. "
@@ -96,10 +96,10 @@ class ResponseStore:
         stored.size = stored.input_size + num_characters(stored.response["output"])
         if stored.size > self._max_size or not self.keeps:
             return
-        shelf = self._shelves.setdefault(tenant, _Shelf())
-        shelf.stored[stored.id] = stored
-        shelf.items.update((item["id"], item) for item in stored.items())
-        shelf.size += stored.size
+        kept = self._of_tenants.setdefault(tenant, _TenantResponses())
+        kept.stored[stored.id] = stored
+        kept.items.update((item["id"], item) for item in stored.items())
+        kept.size += stored.size
         while self._is_full():
             self._evict()
 
@@ -109,23 +109,23 @@ class ResponseStore:
         Raises:
             UnknownIdError: The caller has none with this id, or has it no longer.
         """
-        shelf = self._shelves.get(tenant)
-        if shelf is None or response_id not in shelf.stored:
+        kept = self._of_tenants.get(tenant)
+        if kept is None or response_id not in kept.stored:
             raise UnknownIdError("response", response_id)
-        shelf.stored.move_to_end(response_id)
-        return shelf.stored[response_id]
+        kept.stored.move_to_end(response_id)
+        return kept.stored[response_id]
 
     def drop(self, tenant: str, response_id: str) -> None:
         """Forget a response, if it is there."""
-        shelf = self._shelves.get(tenant)
-        if shelf is None or response_id not in shelf.stored:
+        kept = self._of_tenants.get(tenant)
+        if kept is None or response_id not in kept.stored:
             return
-        stored = shelf.stored.pop(response_id)
-        shelf.size -= stored.size
+        stored = kept.stored.pop(response_id)
+        kept.size -= stored.size
         for item in stored.items():
-            shelf.items.pop(item["id"], None)
-        if not shelf.stored:
-            del self._shelves[tenant]
+            kept.items.pop(item["id"], None)
+        if not kept.stored:
+            del self._of_tenants[tenant]
 
     def chain(self, tenant: str, response_id: str) -> list[Item]:
         """Return the items of a response and of all those before it, the first one first.
@@ -146,17 +146,17 @@ class ResponseStore:
         Raises:
             UnknownIdError: None of them has it.
         """
-        shelf = self._shelves.get(tenant)
-        if shelf is None or item_id not in shelf.items:
+        kept = self._of_tenants.get(tenant)
+        if kept is None or item_id not in kept.items:
             raise UnknownIdError("item", item_id)
-        return shelf.items[item_id]
+        return kept.items[item_id]
 
     def _is_full(self) -> bool:
-        shelves = self._shelves.values()
-        num_stored = sum(len(shelf.stored) for shelf in shelves)
-        size = sum(shelf.size for shelf in shelves)
+        tenants = self._of_tenants.values()
+        num_stored = sum(len(kept.stored) for kept in tenants)
+        size = sum(kept.size for kept in tenants)
         return num_stored > self._most or size > self._max_size
 
     def _evict(self) -> None:
-        tenant, shelf = max(self._shelves.items(), key=lambda each: each[1].size)
-        self.drop(tenant, next(iter(shelf.stored)))
+        tenant, kept = max(self._of_tenants.items(), key=lambda each: each[1].size)
+        self.drop(tenant, next(iter(kept.stored)))

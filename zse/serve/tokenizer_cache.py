@@ -27,8 +27,8 @@ _NAMES = frozenset(
 Digests = tuple[tuple[str, str], ...]
 
 
-class Shelf:
-    """The tokenizers that were used last; any thread may ask."""
+class TokenizerCache:
+    """The tokenizers of the models that left last, up to 16; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Digests, Tokenizer] = OrderedDict()

@@ -1,12 +1,12 @@
-"""Connections in a lobby: who has spoken is heard, however late the lobby comes to listen."""
+"""Connections whose first head is awaited: one that has come is read, however late that is."""
 
 import socket
 import threading
 
-from zse.serve.lobby import Lobby
+from zse.serve.pending_connections import PendingConnections
 
 
-def test_who_has_spoken_in_time_is_heard_by_a_lobby_that_comes_to_listen_too_late():
+def test_a_head_that_came_in_time_is_handed_on_by_a_thread_that_reads_it_too_late():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         speaks, is_silent = (socket.create_connection(listener.getsockname()) for _ in range(2))
         speaks.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -16,13 +16,13 @@ def test_who_has_spoken_in_time_is_heard_by_a_lobby_that_comes_to_listen_too_lat
             heard.append((connection, head))
             is_heard.set()
 
-        lobby = Lobby(listener, hand_on, seconds=lambda: 0.0)
-        thread = threading.Thread(target=lobby.run)
+        pending = PendingConnections(listener, hand_on, seconds=lambda: 0.0)
+        thread = threading.Thread(target=pending.run)
         thread.start()
         assert is_heard.wait(60)
         is_silent.settimeout(60)
         assert is_silent.recv(1) == b""
-        lobby.close()
+        pending.close()
         thread.join()
     [(connection, head)] = heard
     assert head == "GET / HTTP/1.1"

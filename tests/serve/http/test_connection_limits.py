@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from zse.serve.http.door import Door
+from zse.serve.http.connection_limits import ConnectionLimits
 from zse.server_options import HTTPOptions
 
 
-class Visitor:
+class WatchedConnection:
     """Notes when it is looked at."""
 
     def __init__(self):
         self.looks = []
 
-    def check(self, now):
+    def enforce_deadlines(self, now):
         self.looks.append(now)
 
 
@@ -28,16 +28,16 @@ class Visitor:
     ],
     ids=["in time", "stopped for a while", "always late"],
 )
-def test_a_door_that_did_not_run_lets_what_came_be_read_before_it_judges(late_seconds, num_looks):
+def test_limits_that_did_not_run_let_what_came_be_read_before_they_judge(late_seconds, num_looks):
     async def looks_of():
-        door, visitor = Door(HTTPOptions(read_timeout=1.0)), Visitor()
-        door.enter(visitor)
+        limits, connection = ConnectionLimits(HTTPOptions(read_timeout=1.0)), WatchedConnection()
+        limits.add(connection)
         found = []
         for seconds in late_seconds:
-            door._sweeper.cancel()
-            door._sweep(SimpleNamespace(time=lambda: door._due + seconds))  # noqa: B023
-            found.append(len(visitor.looks))
-        door._sweeper.cancel()
+            limits._sweeper.cancel()
+            limits._sweep(SimpleNamespace(time=lambda: limits._due + seconds))  # noqa: B023
+            found.append(len(connection.looks))
+        limits._sweeper.cancel()
         return found
 
     assert asyncio.run(looks_of()) == num_looks

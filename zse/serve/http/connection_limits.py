@@ -1,4 +1,4 @@
-"""The door: limits that all connections share: how many, which are idle, whose deadline has passed.
+"""Limits that all connections share: how many there may be, how long one may idle, deadlines.
 
 Deadlines are checked by one sweep over all connections, several times within the shortest of them,
 and not by a timer each: writing a token sets no timer.
@@ -17,7 +17,7 @@ from zse.errors import OverloadedError, UsageError
 if TYPE_CHECKING:
     from zse.server_options import HTTPOptions
 
-LOG = logging.getLogger("zse.serve.door")
+LOG = logging.getLogger("zse.serve.connections")
 
 MAX_CONNECTIONS = 4096
 """More are never needed beside the queue of one model, and each takes memory."""
@@ -44,79 +44,79 @@ class ReadTimeoutError(UsageError):
     error_code = "request_timeout"
 
 
-class Visitor(Protocol):
-    """A connection, as the door sees it."""
+class LimitedConnection(Protocol):
+    """A connection, as the limits see it."""
 
-    def check(self, now: float) -> None:
-        """End what takes longer than it may; ``now`` is the loop's time."""
+    def enforce_deadlines(self, now: float) -> None:
+        """Close if a deadline has passed; ``now`` is the loop's time."""
 
-    def turn_away(self) -> None:
-        """Close at once: it rests, and its place is needed."""
+    def evict(self) -> None:
+        """Close at once: it is idle, and its place is needed."""
 
-    def retire(self) -> None:
-        """Close, unless a request has come: it has rested for long, and the server leaves."""
+    def close_if_idle(self) -> None:
+        """Close, unless a request has come: it has idled for long, and the server shuts down."""
 
 
-class Door:
-    """Counts connections in and out."""
+class ConnectionLimits:
+    """Counts connections, evicts idle ones where there are too many, and sweeps for deadlines."""
 
     def __init__(self, options: HTTPOptions) -> None:
         self.options = options
         self.max_connections = connection_limit(options.max_connections)
-        self._inside: set[Visitor] = set()
-        self._resting: dict[Visitor, float] = {}
+        self._counted: set[LimitedConnection] = set()
+        self._idle_since: dict[LimitedConnection, float] = {}
         """Idle connections, the longest idle first, and since when: between requests, or before the
         first byte of the first."""
-        self._extra: dict[Visitor, None] = {}
+        self._extra: dict[LimitedConnection, None] = {}
         shortest = min(options.read_timeout, options.write_timeout, options.keep_alive_timeout)
         self._sweep_seconds = min(1.0, max(0.02, shortest / _SWEEPS))
         self._sweeper: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._has_slept = False
 
-    def enter(self, visitor: Visitor) -> bool:
-        """Count a new connection in; return whether there was room for it.
+    def add(self, connection: LimitedConnection) -> bool:
+        """Count a new connection; return whether there was room for it.
 
         Where there is none, the longest idle connection is closed. When none is idle, the new one
         is an extra: it has a moment to prove that it is a health check.
         """
         if self._sweeper is None:
             self._arm()
-        has_room = len(self._inside) < self.max_connections
-        if not has_room and self._resting:
-            next(iter(self._resting)).turn_away()
+        has_room = len(self._counted) < self.max_connections
+        if not has_room and self._idle_since:
+            next(iter(self._idle_since)).evict()
             has_room = True
-        (self._inside.add if has_room else self._add_extra)(visitor)
+        (self._counted.add if has_room else self._add_extra)(connection)
         return has_room
 
-    def leave(self, visitor: Visitor) -> None:
-        """Let a connection go; it may have gone before."""
-        self._inside.discard(visitor)
-        self._extra.pop(visitor, None)
-        self._resting.pop(visitor, None)
+    def remove(self, connection: LimitedConnection) -> None:
+        """Stop counting a connection; it may have been removed before."""
+        self._counted.discard(connection)
+        self._extra.pop(connection, None)
+        self._idle_since.pop(connection, None)
 
-    def rest(self, visitor: Visitor) -> None:
+    def mark_idle(self, connection: LimitedConnection) -> None:
         """Note that a connection waits for a request; its place may be taken from it."""
-        if visitor in self._inside:
-            self._resting[visitor] = asyncio.get_running_loop().time()
+        if connection in self._counted:
+            self._idle_since[connection] = asyncio.get_running_loop().time()
 
-    def retire(self, *, since: float) -> None:
-        """Close the connections that have rested since a moment of the loop's clock or longer."""
-        for visitor, rested_since in list(self._resting.items()):
-            if rested_since > since:
+    def close_idle(self, *, since: float) -> None:
+        """Close the connections that have been idle since a moment of the loop's clock."""
+        for connection, idle_since in list(self._idle_since.items()):
+            if idle_since > since:
                 break
-            visitor.retire()
+            connection.close_if_idle()
 
-    def work(self, visitor: Visitor) -> None:
+    def mark_busy(self, connection: LimitedConnection) -> None:
         """Note that a connection has begun with a request."""
-        self._resting.pop(visitor, None)
+        self._idle_since.pop(connection, None)
 
-    def _add_extra(self, visitor: Visitor) -> None:
+    def _add_extra(self, connection: LimitedConnection) -> None:
         if len(self._extra) >= MAX_EXTRA:
             oldest = next(iter(self._extra))
-            oldest.turn_away()
-            self.leave(oldest)
-        self._extra[visitor] = None
+            oldest.evict()
+            self.remove(oldest)
+        self._extra[connection] = None
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()
@@ -133,9 +133,9 @@ class Door:
         # in the kernel: it is read before anybody is told that it did not come.
         self._has_slept = not self._has_slept and now - self._due > self._sweep_seconds
         if not self._has_slept:
-            for visitor in [*self._inside, *self._extra]:
-                visitor.check(now)
-        if self._inside or self._extra:
+            for connection in [*self._counted, *self._extra]:
+                connection.enforce_deadlines(now)
+        if self._counted or self._extra:
             self._arm()
 
 
