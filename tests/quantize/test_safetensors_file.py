@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from zse.errors import CheckpointError, UnsupportedModelError
-from zse.quantize.safetensors_file import SafetensorsFile
+from zse.quantize.safetensors_file import SafetensorsFile, fresh_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,21 @@ def test_rows_equal_what_safetensors_saved(tmp_path: Path, dtype: torch.dtype) -
     with closing(SafetensorsFile(tmp_path / "m.safetensors")) as file:
         assert torch.equal(file.read_rows(file.tensors["a"], 2, 6), weight[2:6])
         assert torch.equal(file.read_rows(file.tensors["b"], 0, 5), weight[0])
+
+
+def test_rows_are_read_into_the_memory_that_is_given(tmp_path: Path) -> None:
+    weight, given = torch.randn(7, 5), []
+    save_file({"a": weight}, tmp_path / "m.safetensors")
+
+    def memory(length_bytes: int) -> torch.Tensor:
+        given.append(fresh_memory(length_bytes))
+        return given[-1]
+
+    with closing(SafetensorsFile(tmp_path / "m.safetensors")) as file:
+        file.memory = memory
+        rows = file.read_rows(file.tensors["a"], 2, 6)
+    assert torch.equal(rows, weight[2:6])
+    assert [room.data_ptr() for room in given] == [rows.data_ptr()]
 
 
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

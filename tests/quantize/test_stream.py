@@ -13,10 +13,13 @@ from zse.quantize import stream
 from zse.quantize.checkpoint import Checkpoint
 from zse.quantize.choice import SchemeChoice
 from zse.quantize.stream import TensorStream, Work
+from zse.quantize.ways import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import torch
 
 SECONDS = 60
 """Until a state that must come is taken to be missing."""
@@ -123,3 +126,22 @@ def test_what_was_on_its_way_behind_a_failure_is_left(
     ):
         moving.write(wanted)
     assert {name for name, *_ in writer.written} <= {wanted[0].weight.name}
+
+
+def test_rows_are_read_into_memory_of_the_way_that_they_go(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Way(Plain):
+        def memory(self, length_bytes: int) -> torch.Tensor:
+            asked.append(length_bytes)
+            return super().memory(length_bytes)
+
+    some = [work for work in works(checkpoint) if not work.planned.scheme.is_plain]
+    monkeypatch.setattr(stream, "Plain", Way)
+    with TensorStream(checkpoint, Recorded(), lambda _: None, num_workers=1) as moving:  # type: ignore[arg-type]
+        moving.write(some)
+    assert sum(asked) == sum(
+        checkpoint.length_bytes(piece) for work in some for piece in work.weight.pieces()
+    )

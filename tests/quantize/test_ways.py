@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from zse.quantize import ways
-from zse.quantize.ways import Lanes, Plain
+from zse.quantize.ways import MAX_LOCKED_BYTES, Lanes, Plain
 
 HERE = torch.device("cpu")
 
@@ -83,6 +83,14 @@ def test_rows_come_from_page_locked_memory(accelerator: Accelerator) -> None:
     rows = torch.arange(6.0).view(2, 3)
     assert torch.equal(Lanes(HERE).there(rows), rows)
     assert accelerator.asked == ["locked"]
+
+
+def test_room_for_a_chunk_is_page_locked_and_for_more_is_not(accelerator: Accelerator) -> None:
+    lanes = Lanes(HERE)
+    for length_bytes in (4096, MAX_LOCKED_BYTES + 1):
+        room = lanes.memory(length_bytes)
+        assert (room.dtype, room.shape) == (torch.uint8, (length_bytes,))
+    assert accelerator.is_locked == [True, False]
 
 
 def test_parts_are_complete_when_they_are_back(accelerator: Accelerator) -> None:

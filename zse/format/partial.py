@@ -124,10 +124,14 @@ class PartialFile:
         """Write all of ``data`` (bytes) at the current offset."""
         view = memoryview(data)
         while len(view):
-            piece = view[: _HUGE_PAGE_BYTES - self.offset_bytes % _HUGE_PAGE_BYTES]
-            if len(piece) == _HUGE_PAGE_BYTES:  # where one begins nothing is gathered
+            into_page_bytes = self.offset_bytes % _HUGE_PAGE_BYTES
+            whole_bytes = len(view) - len(view) % _HUGE_PAGE_BYTES
+            if into_page_bytes == 0 and whole_bytes:  # where one begins nothing is gathered
+                # All at once: between calls other threads may take the interpreter for long.
+                piece = view[:whole_bytes]
                 self._write_at(piece, self.offset_bytes)
             else:
+                piece = view[: _HUGE_PAGE_BYTES - into_page_bytes]
                 self._gathered += piece
             self.offset_bytes += len(piece)
             if self.offset_bytes % _HUGE_PAGE_BYTES == 0:

@@ -88,8 +88,18 @@ def read_exactly(fd: int, path: Path, offset_bytes: int, length_bytes: int) -> b
         CheckpointError: The file ends before they do, or cannot be read.
     """
     data = bytearray(length_bytes)
-    view, done = memoryview(data), 0
-    while done < length_bytes:
+    read_into(fd, path, offset_bytes, memoryview(data))
+    return data
+
+
+def read_into(fd: int, path: Path, offset_bytes: int, view: memoryview) -> None:
+    """Fill ``view`` (bytes) from an open file; ``path`` is for errors.
+
+    Raises:
+        CheckpointError: The file ends before it is full, or cannot be read.
+    """
+    done = 0
+    while done < len(view):
         try:
             count = os.preadv(fd, [view[done:]], offset_bytes + done)
         except OSError as error:
@@ -100,7 +110,6 @@ def read_exactly(fd: int, path: Path, offset_bytes: int, length_bytes: int) -> b
         if count == 0:
             raise CheckpointError(f"{path} was cut short while it was read")
         done += count
-    return data
 
 
 def _tensor(path: Path, size_bytes: int, name: str, value: Any, data_start: int) -> StoredTensor:

@@ -18,10 +18,16 @@ from zse.quantize.formats import unquantized_config
 from zse.quantize.formats.quantized import QuantizedMatrices, quantized_in
 from zse.quantize.medusa import MedusaFolder
 from zse.quantize.place import place_of
-from zse.quantize.safetensors_file import StoredTensor, check_packed, storage_dtype
+from zse.quantize.safetensors_file import (
+    SafetensorsFile,
+    StoredTensor,
+    check_packed,
+    storage_dtype,
+)
 from zse.quantize.weight_files import parse_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import torch
@@ -146,6 +152,12 @@ class Checkpoint:
         """Return rows of a tensor in its stored dtype; safe from several threads."""
         file, tensor = self._find(name)
         return file.read_rows(tensor, start, stop)
+
+    def read_into(self, memory: Callable[[int], torch.Tensor]) -> None:
+        """Have the rows of safetensors files read into what ``memory`` makes: uint8 [bytes]."""
+        for file in self._files:
+            if isinstance(file, SafetensorsFile):
+                file.memory = memory
 
     def read_packed(self, name: str, start: int, stop: int) -> dict[str, torch.Tensor]:
         """Return rows of a matrix that is kept, as a file has them: the parts of its scheme."""

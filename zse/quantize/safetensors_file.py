@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from zse.errors import CheckpointError, UnsupportedModelError
+from zse.format.as_torch import bytes_from
 from zse.format.safetensors import StoredTensor as StoredTensor
 from zse.format.safetensors import read_exactly as read_exactly
-from zse.format.safetensors import read_header
+from zse.format.safetensors import read_header, read_into
 from zse.format.schemes import DType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _DTYPES = {"F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
@@ -46,6 +48,8 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.memory: Callable[[int], torch.Tensor] = fresh_memory
+        """Makes room, uint8 [bytes], for rows that are read."""
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -72,11 +76,17 @@ class SafetensorsFile:
         dtype = _TORCH.get(tensor.dtype) or _TORCH[storage_dtype(tensor)]
         row_bytes = tensor.length_bytes // tensor.num_rows
         offset_bytes = tensor.offset_bytes + start * row_bytes
-        data = read_exactly(self._fd, self.path, offset_bytes, (stop - start) * row_bytes)
-        return torch.frombuffer(data, dtype=dtype).view(stop - start, *tensor.shape[1:][-1:])
+        data = self.memory((stop - start) * row_bytes)
+        read_into(self._fd, self.path, offset_bytes, bytes_from(data))
+        return data.view(dtype).view(stop - start, *tensor.shape[1:][-1:])
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def fresh_memory(length_bytes: int) -> torch.Tensor:
+    """Return room that nothing is in yet, uint8 [bytes]."""
+    return torch.empty(length_bytes, dtype=torch.uint8)
 
 
 def check_packed(tensor: StoredTensor) -> None:

@@ -98,6 +98,7 @@ class TensorStream:
         # What rounding knows of a tensor's inputs was made on the stream that all share.
         self._own_way: Way = Lanes(device) if device.type == "cuda" else self._way
         self._checkpoint = checkpoint
+        checkpoint.read_into(self._own_way.memory)
         self._writer = writer
         self._on_bytes = on_bytes
         available = len(os.sched_getaffinity(0))

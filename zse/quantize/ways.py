@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from zse.quantize.safetensors_file import fresh_memory
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+MAX_LOCKED_BYTES = 256 << 20
+"""What is read in one piece and is larger is no chunk: locking it takes longer than it saves."""
 
 
 class Way(Protocol):
@@ -17,6 +23,10 @@ class Way(Protocol):
 
     @contextmanager
     def open(self) -> Iterator[None]: ...
+
+    def memory(self, length_bytes: int) -> torch.Tensor:
+        """Return room for rows that are to go there, uint8 [bytes]."""
+        ...
 
     def there(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows of the CPU where they are computed."""
@@ -40,6 +50,9 @@ class Plain:
     @contextmanager
     def open(self) -> Iterator[None]:
         yield
+
+    def memory(self, length_bytes: int) -> torch.Tensor:
+        return fresh_memory(length_bytes)
 
     def there(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.to(self._device)
@@ -72,7 +85,13 @@ class Lanes:
         finally:
             torch.accelerator.set_stream(before)
 
+    def memory(self, length_bytes: int) -> torch.Tensor:
+        if length_bytes > MAX_LOCKED_BYTES:
+            return fresh_memory(length_bytes)
+        return torch.empty(length_bytes, dtype=torch.uint8, pin_memory=True)
+
     def there(self, rows: torch.Tensor) -> torch.Tensor:
+        # What was read into this memory and left as it is stays where it is.
         return rows.pin_memory().to(self._device, non_blocking=True)
 
     def back(self, parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
