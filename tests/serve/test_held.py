@@ -54,3 +54,18 @@ def test_a_loop_that_has_ended_has_nobody_to_release():
         return HeldRequests(SimpleNamespace(is_starting=True))
 
     asyncio.run(make()).release()
+
+
+def test_the_longest_of_those_who_wait_says_how_long_the_first_prompt_may_be():
+    async def run():
+        state = SimpleNamespace(is_starting=True)
+        held = HeldRequests(state)
+        assert held.most_tokens == 0
+        waiting = [asyncio.create_task(held.wait(3600, size)) for size in (60, 12_000, 0)]
+        await asyncio.sleep(0)
+        assert held.most_tokens == 2000
+        state.is_starting = False
+        held.release()
+        await asyncio.wait_for(asyncio.gather(*waiting), 30)
+
+    asyncio.run(run())

@@ -65,6 +65,15 @@ class Settles(Protocol):
     def prepare_more(self) -> bool:
         """Do a small part of the preparations for a first request; return whether any was left."""
 
+    def prepare_expected(self, ends: Forward, forward: Forward, rows: int) -> None:
+        """Begin with what a first prompt of about so many tokens needs, which comes at once.
+
+        Args:
+            ends: The pass of the model without its layers.
+            forward: The pass.
+            rows: An estimate: it decides what takes time, and nothing else.
+        """
+
     def settle(self) -> None:
         """Wait until all weights are loaded; raises what prevented that."""
 

@@ -284,11 +284,15 @@ class AsyncEngine:
         runner.owns(lender.close)
         return lender
 
-    def expect_request(self) -> None:
-        """Note that a request is about to come: nothing is prepared that would be in its way."""
+    def expect_request(self, num_tokens: int = 0) -> None:
+        """Note that a request is about to come: nothing is prepared that would be in its way.
+
+        Args:
+            num_tokens: About how many tokens its prompt has; 0 where nobody knows.
+        """
         expect = getattr(self._core.runner, "expect_step", None)  # nor is anything by a mesh
         if expect is not None:
-            expect()
+            expect(num_tokens)
 
     def settle(self) -> None:
         """Wait until all weights are there; raises what kept them from it."""

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
@@ -95,6 +96,8 @@ class ModelRunner(RunnerBlocks):
         self._is_closed = False
         self._is_asked = False
         """Whether a step was ever asked for, also of one that waits for the lock."""
+        self._expected_tokens = 0
+        """Of the prompt of that step, where one was told of before."""
 
     @property
     def steps_in_flight(self) -> int:
@@ -155,14 +158,23 @@ class ModelRunner(RunnerBlocks):
         backend, has_more = self._backend, True
         if not isinstance(backend, Settles):
             return
+        if self._expected_tokens:
+            ends = forward_of(replace(self._computed, layers=()))
+            with self._lock:
+                backend.prepare_expected(ends, self._forward, self._expected_tokens)
         while has_more and not self._is_asked:
             with self._lock:  # a step that is asked for waits for no more than this
                 has_more = backend.prepare_more()
         backend.settle()
 
-    def expect_step(self) -> None:
-        """Note that a step comes at once: ``settle`` prepares nothing that would be in its way."""
+    def expect_step(self, num_tokens: int = 0) -> None:
+        """Note that a step comes at once: ``settle`` prepares nothing that would be in its way.
+
+        Args:
+            num_tokens: About how many tokens its prompt has; 0 where nobody knows.
+        """
         self._is_asked = True
+        self._expected_tokens = min(num_tokens, self.most_batch_tokens)
 
     def stop_settling(self) -> None:
         """Let no more weights come; who waits for them gets ``LoadCancelledError``."""

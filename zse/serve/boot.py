@@ -233,7 +233,7 @@ class ServerProcess:
             held = self._state.made(HeldRequests)
             if held is not None:
                 if held.num_waiting:
-                    model.engine.expect_request()
+                    model.engine.expect_request(held.most_tokens)
                 held.release()
 
     def _share(self, model: LoadedModel) -> None:

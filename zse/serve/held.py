@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from zse.serve.state import AppState
 
+_BYTES_OF_A_TOKEN = 6
+"""Of a text, or of a number in a list of them, with room for what stands around them."""
 _LOOK_SECONDS = 0.05
 """After which they look for another end of the start: it failed, or the server leaves."""
 
@@ -21,11 +23,19 @@ class HeldRequests:
         self._loop = asyncio.get_running_loop()
         self._is_there = asyncio.Event()
         self.num_waiting = 0
+        self.most_tokens = 0
+        """About how many tokens the longest of them has, by its bytes: nobody has read it yet."""
 
-    async def wait(self, seconds: float) -> None:
-        """Return when the start has ended, or after so long."""
+    async def wait(self, seconds: float, body_bytes: int = 0) -> None:
+        """Return when the start has ended, or after so long.
+
+        Args:
+            seconds: Until when the request may wait.
+            body_bytes: Of the request.
+        """
         last = self._loop.time() + seconds
         self.num_waiting += 1
+        self.most_tokens = max(self.most_tokens, body_bytes // _BYTES_OF_A_TOKEN)
         try:
             while self._state.is_starting and (left := last - self._loop.time()) > 0:
                 with contextlib.suppress(TimeoutError):

@@ -228,15 +228,18 @@ class AppState:
         if self.is_starting:
             raise self._loading()
 
-    async def hold(self) -> None:
+    async def hold(self, body_bytes: int = 0) -> None:
         """Wait while the model is on its way, as long as the options say.
 
         That it can be asked ends the wait: what it computes then waits for its weights itself.
+
+        Args:
+            body_bytes: Of the request that waits; 0 where it does not say.
         """
         if self.options.hold_seconds > 0 and self.is_starting:
             from zse.serve.held import HeldRequests
 
-            await self.one_of(HeldRequests).wait(self.options.hold_seconds)
+            await self.one_of(HeldRequests).wait(self.options.hold_seconds, body_bytes)
 
     def require_ready(self) -> None:
         """Refuse as ``require_any``, and where weights are still on their way."""

@@ -6,18 +6,22 @@ import hashlib
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from broken_rules import breaks
-from interpreted_gpu import InterpretedGpu
+from gpu_facts import H200
+from interpreted_gpu import HostMemory, HostPool, InterpretedGpu
 from interpreted_runner import open_runner
 from taken_places import takes_over
 from weight_reads import WeightReads
 
 from tests.backends.gpu.test_streamed import chunk
+from zse.backends.gpu.graphs import Rehearsal, SampledRehearsal
 from zse.backends.gpu.kept_weights import KeptWeights
 from zse.backends.gpu.row_maxima import RowMaxima
+from zse.backends.gpu.step_maker import GREEDY
 from zse.backends.gpu.turning import Turning
 from zse.backends.types import StepBatch
 from zse.errors import FormatError, LoadCancelledError, SourceChangedError, StoreError
@@ -76,10 +80,24 @@ class HeldSource(LocalSource):
         self.let_through(len(self.groups))
 
 
+class RoomyPool(HostPool):
+    def __init__(self, _reserve_bytes: int) -> None:
+        HostMemory.__init__(self, 192 << 20)
+
+
+class RoomyGpu(InterpretedGpu):
+    """One that has memory for steps of long prompts."""
+
+    def create_pool(self, reserve_bytes: int) -> HostPool:
+        return RoomyPool(reserve_bytes)
+
+
 class Opened:
     """A runner whose kernels read at once, and what they have read."""
 
-    def __init__(self, path: Path, source: LocalSource | None = None) -> None:
+    def __init__(
+        self, path: Path, source: LocalSource | None = None, *, max_batch_tokens: int = 64
+    ) -> None:
         made: list[WeightReads] = []
 
         def launches(stream: object) -> WeightReads:
@@ -87,7 +105,11 @@ class Opened:
             return made[0]
 
         self.runner = open_runner(
-            path, gpu=InterpretedGpu(), launches=launches, source=source, max_batch_tokens=64
+            path,
+            gpu=(InterpretedGpu if max_batch_tokens <= 64 else RoomyGpu)(),
+            launches=launches,
+            source=source,
+            max_batch_tokens=max_batch_tokens,
         )
         self.launcher = made[0]
         self.launcher.learn(self.runner)
@@ -344,6 +366,46 @@ def test_nothing_is_prepared_where_a_step_is_expected_at_once(path, monkeypatch)
     assert not prepared
     assert not runner._backend._passes.is_arriving
     runner.close()
+
+
+@pytest.mark.parametrize(("tokens", "is_turned"), [(600, True), (90_000, True), (20, False)])
+def test_weights_are_turned_ahead_of_a_long_prompt_that_is_expected(path, tokens, is_turned):
+    opened = Opened(path, max_batch_tokens=1024)
+    backend = opened.runner._backend
+    prepared: list[str] = []
+    opened.launcher.prepare = lambda *variants: prepared.extend(each.key for each in variants)
+    wait_until(lambda: backend._passes._arrival.has_arrived)
+    opened.runner.expect_step(tokens)
+    opened.runner.settle()
+    assert len(opened.launcher.reads) == 2 * len(backend._model.stayed_matrices) * is_turned
+    loaded = len(prepared)
+    assert bool(loaded) == is_turned
+    prepared.clear()
+    backend._maker.expect_prompt(
+        min(tokens, 600), lambda _step: None, partial(runner_work, opened.runner)
+    )
+    assert len(opened.launcher.reads) == 2 * len(backend._model.stayed_matrices) * is_turned
+    assert len(prepared) <= loaded
+    opened.runner.close()
+
+
+def runner_work(runner, step):
+    return runner._forward(runner._backend, step)
+
+
+def test_kernels_of_all_layers_are_those_of_the_unlike_ones(path):
+    opened = Opened(path, max_batch_tokens=1024)
+    opened.runner.settle()
+    maker = opened.runner._backend._maker
+    for rows in (16, 64, 600):
+        step = maker._step(maker._prompt_shape(rows), 0, maker._memory.sequences, GREEDY.sampling)
+        work = partial(runner_work, opened.runner)
+        whole = maker._remembered(step, work, Rehearsal(H200))
+        places = opened.runner._backend._model.unlike_layers
+        sample = maker._remembered(step, work, SampledRehearsal(H200, places))
+        assert sample.num_launches < whole.num_launches
+        assert {each.key for each in sample.variants()} == {each.key for each in whole.variants()}
+    opened.runner.close()
 
 
 def test_who_asks_for_a_step_waits_for_no_more_than_one_preparation(path, expected):

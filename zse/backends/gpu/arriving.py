@@ -137,6 +137,11 @@ class ArrivingPasses(WholePasses):
         else:
             self._turning = turning, launcher
 
+    def turn_arrived(self) -> None:
+        arrival = self._arrival
+        if arrival is not None and arrival.has_arrived:
+            self.before_head()
+
     def _turn(self, place: int | None) -> None:
         """Have a layer's matrices turned, or all that are left."""
         if self._is_rehearsal or self._turning is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from zse.backends.operations import Forward
     from zse.backends.types import StepKind
@@ -84,6 +84,20 @@ class Rehearsal:
         """Launch it all, or a part of it."""
         for variant, grid, arguments in self._launches[part]:
             launcher.launch(variant, grid, *arguments)
+
+
+class SampledRehearsal(Rehearsal):
+    """One that goes through some layers, by their places: enough to know all kernels."""
+
+    def __init__(self, device: DeviceFacts, places: Container[int]) -> None:
+        super().__init__(device)
+        self._places = places
+        self._place = -1
+
+    def begin_layer(self) -> bool:
+        """Note that the next layer begins; whether it may be left out."""
+        self._place += 1
+        return self._place not in self._places
 
 
 class GraphKey(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
@@ -32,6 +33,7 @@ from zse.kernels.attention.wide import WideWorkspace
 from zse.kernels.layout import BlockTables, HeadInputs
 from zse.kernels.linear.launch_8bit import turned_bytes
 from zse.kernels.rope_store.launch import rope_table
+from zse.models.spec import weights_of
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -189,6 +191,21 @@ class DeviceModel:
     def _note_kept(self) -> None:
         plans = self._usual_plans
         plans.keep_turned(0 < len(plans.turned_matrices) == self.kept_weights.count)
+
+    @cached_property
+    def unlike_layers(self) -> frozenset[int]:
+        """Return layers of which each launches kernels that the others may not launch.
+
+        The first two differ in what the stream has before them.
+        """
+        found: dict[object, int] = {}
+        linears = self.weights.linears
+        for place, layer in enumerate(self.spec.layers):
+            stored = [linears[one.name] for one in weights_of(layer) if one.name in linears]
+            forms = tuple((one.scheme, one.group_size, one.rows, one.columns) for one in stored)
+            attention = self.plans.attention_kinds.get(layer.index)
+            found.setdefault((type(layer.mixer), attention, forms), place)
+        return frozenset({0, 1, *found.values()})
 
     def _attention(self, index: int, attention: AttentionSpec) -> LayerAttention:
         kind, rope, sinks = self.plans.attention_kinds[index], attention.rope, attention.sinks

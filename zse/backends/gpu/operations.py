@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Deferred, Projected, Query, Residual, Step, Told
 from zse.backends.gpu.gating import Gating
+from zse.backends.gpu.graphs import SampledRehearsal
 from zse.backends.gpu.kinds import expert_operations_of, latent_operations_of
 from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.kernels.attention.context import attention_over_context, gather_context
@@ -52,7 +53,8 @@ class GPUOperations(Gating):
 
     def is_computed(self, step: Step) -> bool:
         launcher = step.launcher
-        return isinstance(launcher, RepeatingLauncher) and launcher.begin_layer()
+        may_skip = isinstance(launcher, RepeatingLauncher | SampledRehearsal)
+        return may_skip and launcher.begin_layer()
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
         return self._layers[layer.index]

@@ -48,6 +48,9 @@ class Passes(Protocol):
     def turn(self, turning: Turning, launcher: Launcher) -> None:
         """Have made what the pass that begins reads of turned matrices, before it needs it."""
 
+    def turn_arrived(self) -> None:
+        """Have it made now, before the pass, if all weights are there."""
+
     def settle(self) -> LoadReport | None:
         """Wait until all weights are loaded; any thread may. None if passes never wait."""
 
@@ -101,6 +104,9 @@ class WholePasses:
 
     def turn(self, turning: Turning, launcher: Launcher) -> None:
         turning.all(launcher)
+
+    def turn_arrived(self) -> None:
+        """Do nothing: all is turned at once."""
 
     def settle(self) -> LoadReport | None:
         return None

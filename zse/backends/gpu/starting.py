@@ -76,3 +76,12 @@ class StartingBackend(GPUOperations):
         """
         self._gpu.make_current()
         yield from self._maker.rehearse_prompt(rows, partial(forward, self), self.choose)
+
+    def prepare_expected(self, ends: Forward, forward: Forward, rows: int) -> None:
+        """Begin with what a prompt of about so many tokens needs, which comes at once.
+
+        Args:
+            ends: The pass of the model without its layers.
+        """
+        self._gpu.make_current()
+        self._maker.expect_prompt(rows, partial(ends, self), partial(forward, self))

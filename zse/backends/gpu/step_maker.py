@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Step
-from zse.backends.gpu.graphs import CapturedStep, GraphKey, Rehearsal
+from zse.backends.gpu.graphs import CapturedStep, GraphKey, Rehearsal, SampledRehearsal
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.passes import WholePasses
 from zse.backends.gpu.patterns import Patterns
@@ -141,10 +141,39 @@ class StepMaker:
 
         Each next item loads a kernel: whoever waits for the device meanwhile waits for one.
         """
+        shape = self._prompt_shape(rows)
+        if self._model.plans.rounding(shape) == "tokens" and not self._model.passes.is_arriving:
+            self._model.prepare_turned(self._launcher)  # products are chosen by what is kept
+        step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
+        yield from self._loading(step, work)
+        for sampling in FIRST_SAMPLINGS[: shape.wanted * len(FIRST_SAMPLINGS)]:
+            yield from self._loading(replace(step, sampling=sampling), choose)
+
+    def expect_prompt(
+        self, rows: int, ends: Callable[[Step], object], work: Callable[[Step], object]
+    ) -> None:
+        """Begin with what a prompt of about so many tokens needs, which comes at once.
+
+        The device turns weights while the host loads the code of layers. That of the ``ends`` of
+        the model comes first: loading some of it waits until the device has nothing to do.
+        """
+        shape = self._prompt_shape(rows)
+        if self._model.plans.rounding(shape) != "tokens":
+            return
+        step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
+        for _ in self._loading(step, ends):
+            pass
+        self._model.prepare_turned(self._launcher)
+        self._model.passes.turn_arrived()
+        for _ in self._loading(step, work):
+            pass
+
+    def _prompt_shape(self, rows: int) -> InputShape:
+        """Return the shape of a step of one new prompt of so many tokens."""
         is_single = self.limits.all_single
         tiled_rows = 0 if is_single else rows
         context_blocks = self._lines_of(tiled_rows)
-        shape = InputShape(
+        return InputShape(
             decode_rows=rows - tiled_rows,
             rows_follow=is_single,
             prefill_rows=tiled_rows,
@@ -158,12 +187,6 @@ class StepMaker:
             windows=len(self.limits.windows),
             wanted=int(not self._model.spec.is_encoder),
         )
-        if self._model.plans.rounding(shape) == "tokens" and not self._model.passes.is_arriving:
-            self._model.prepare_turned(self._launcher)  # products are chosen by what is kept
-        step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
-        yield from self._loading(step, work)
-        for sampling in FIRST_SAMPLINGS[: shape.wanted * len(FIRST_SAMPLINGS)]:
-            yield from self._loading(replace(step, sampling=sampling), choose)
 
     def _lines_of(self, rows: int) -> int:
         """Return the blocks that are copied to lines for one new prompt of so many tokens."""
@@ -177,18 +200,23 @@ class StepMaker:
 
     def _rehearsed(self, step: Step, work: Callable[[Step], object]) -> Rehearsal:
         """Return what some work launches for a step, when the code of all of it is loaded."""
-        rehearsal = self._remembered(step, work)
+        rehearsal = self._remembered(step, work, Rehearsal(self._launcher.device))
         rehearsal.prepare_on(self._launcher)
         return rehearsal
 
     def _loading(self, step: Step, work: Callable[[Step], object]) -> Iterator[None]:
-        """Load the code of what some work launches for a step, a kernel at a time."""
-        for variant in self._remembered(step, work).variants():
+        """Load the code of what some work launches for a step, a kernel at a time.
+
+        Of layers that are alike one is enough.
+        """
+        sample = SampledRehearsal(self._launcher.device, self._model.unlike_layers)
+        for variant in self._remembered(step, work, sample).variants():
             self._launcher.prepare(variant)
             yield
 
-    def _remembered(self, step: Step, work: Callable[[Step], object]) -> Rehearsal:
-        rehearsal = Rehearsal(self._launcher.device)
+    def _remembered(
+        self, step: Step, work: Callable[[Step], object], rehearsal: Rehearsal
+    ) -> Rehearsal:
         with self._model.passes.rehearsing(rehearsal):
             work(replace(step, launcher=rehearsal))
         return rehearsal

@@ -66,6 +66,9 @@ class StreamedPasses:
     def turn(self, turning: Turning, launcher: Launcher) -> None:
         turning.all(launcher)
 
+    def turn_arrived(self) -> None:
+        """Do nothing: all is turned at once."""
+
     def settle(self) -> LoadReport | None:
         return None
 

@@ -49,7 +49,8 @@ async def read_body(request: Request) -> dict[str, Any]:
         OverloadedError: Other long bodies are being read.
         ClientGoneError: The client left before it had sent all of it.
     """
-    await state_of(request).hold()
+    length = request.headers.get("content-length", "")
+    await state_of(request).hold(int(length) if length.isdecimal() else 0)
     state_of(request).require_any()
     declared = declared_type(request.headers)
     is_declared = declared == "application/json" or declared.endswith("+json")
