@@ -33,7 +33,6 @@ from zse.kernels.attention.wide import WideWorkspace
 from zse.kernels.layout import BlockTables, HeadInputs
 from zse.kernels.linear.launch_8bit import turned_bytes
 from zse.kernels.rope_store.launch import rope_table
-from zse.models.spec import weights_of
 from zse.records import record
 
 if TYPE_CHECKING:
@@ -200,8 +199,9 @@ class DeviceModel:
         """
         found: dict[object, int] = {}
         linears = self.weights.linears
+        weights = {group.name: group.weights for group in self.spec.groups()}
         for place, layer in enumerate(self.spec.layers):
-            stored = [linears[one.name] for one in weights_of(layer) if one.name in linears]
+            stored = [linears[one.name] for one in weights[layer.name] if one.name in linears]
             forms = tuple((one.scheme, one.group_size, one.rows, one.columns) for one in stored)
             attention = self.plans.attention_kinds.get(layer.index)
             found.setdefault((type(layer.mixer), attention, forms), place)

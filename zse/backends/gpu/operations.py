@@ -53,8 +53,9 @@ class GPUOperations(Gating):
 
     def is_computed(self, step: Step) -> bool:
         launcher = step.launcher
-        may_skip = isinstance(launcher, RepeatingLauncher | SampledRehearsal)
-        return may_skip and launcher.begin_layer()
+        if isinstance(launcher, RepeatingLauncher | SampledRehearsal):
+            return launcher.begin_layer()
+        return False
 
     def layer(self, layer: LayerSpec) -> AbstractContextManager[LayerWeights]:
         return self._layers[layer.index]
