@@ -20,6 +20,9 @@ class Memory:
         self.slots: list[object] = [None] * most_slots
         self.num_slots = self.most_slots = most_slots
 
+    def open_slots(self) -> int:
+        return self.num_slots
+
     def keep(self, blocks, slots) -> None:
         assert list(slots) == sorted(set(slots))
         for block, slot in zip(blocks, slots, strict=True):

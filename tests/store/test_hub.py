@@ -115,6 +115,16 @@ def test_a_listing_has_every_page_sorted(hub: FakeHub) -> None:
         list(open_store("hf://owner/name@v9", load_settings()).list())
 
 
+def test_a_listing_that_never_ends_is_given_up(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zse.store.hub._MAX_PAGES", 1)
+    with pytest.raises(StoreError, match="more than 1 pages") as caught:
+        list(open_store("hf://owner/name", load_settings()).list())
+    assert "Name one file" in caught.value.hint
+    assert len(hub.requests) == 1
+
+
 def test_a_hub_is_read_only_and_a_repository_is_no_file(hub: FakeHub) -> None:
     with pytest.raises(UsageError, match="can be read, not written"):
         open_writable(URL, load_settings())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zse.errors import NotFoundError, StoreError, UsageError
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,17 +42,13 @@ class SavedChats:
             UsageError: It is neither a name nor a path.
         """
         path = self._path(name)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         text = json.dumps(list(messages), ensure_ascii=False, indent=2) + "\n"
         try:
             if path.parent == self._folder:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            temporary.replace(path)
+            path.parent.stat()  # a folder that was named is not made: it may be a typing error
+            write_whole(path, text, mode=0o600)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise StoreError(
                 f"cannot write {path}: {error.strerror}", hint="Try another."
             ) from None

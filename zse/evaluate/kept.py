@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zse.errors import UsageError
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ class KeptReader:
         if not self._vocab_size:
             path = self._folder / f"{self._key}.vocabulary"
             if not path.is_file():
-                _write(path, str(self._loaded().vocab_size).encode())
+                write_whole(path, str(self._loaded().vocab_size).encode())
             self._vocab_size = int(path.read_text())
         return self._vocab_size
 
@@ -64,7 +65,7 @@ class KeptReader:
                 return found
             path.unlink()
         rows = np.ascontiguousarray(self._loaded().logits(token_ids), np.float32)
-        _write(path, rows.tobytes())
+        write_whole(path, rows.tobytes())
         return rows
 
     def _loaded(self) -> Reader:
@@ -79,12 +80,3 @@ def _key_of(model: Path) -> str:
     found = [(str(path.resolve()), path.stat()) for path in paths if path.is_file()]
     facts = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, whoever else writes the same."""
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
-        file.write(data)
-    path.parent.joinpath(file.name).replace(path)

@@ -29,9 +29,11 @@ _DIGEST_BYTES = 20
 class HostBlocks(Protocol):
     """Host memory for blocks of a pool. Slots are numbered from 0."""
 
-    @property
-    def num_slots(self) -> int:
-        """Slots that there are now; they grow to ``most_slots``."""
+    def open_slots(self) -> int:
+        """Begin to make slots if nobody has, and return how many there are by now.
+
+        It never waits: the number grows to ``most_slots`` from call to call.
+        """
 
     @property
     def most_slots(self) -> int: ...
@@ -126,7 +128,7 @@ class HostTier:
         while len(taken) < count:
             if self._free:
                 taken.append(self._free.pop())
-            elif self._num_opened < self._host.num_slots:
+            elif self._num_opened < self._host.open_slots():
                 taken.append(self._num_opened)
                 self._num_opened += 1
             else:

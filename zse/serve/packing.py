@@ -11,13 +11,13 @@ import importlib.util
 import marshal
 import os
 import sys
-import tempfile
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse import start_pack
 from zse.start_patterns import made_of
+from zse.store.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -54,7 +54,8 @@ def refresh_pack(imported: Mapping[str, ModuleType], patterns: Collection[Key] =
     with contextlib.suppress(OSError):
         index, codes = _collected(wanted)
         content = start_pack.packed(index, codes, made_of(asked))
-        _write(Path(start_pack.pack_path()), content)
+        # Who may write beside it could have changed the byte code itself, too.
+        write_whole(Path(start_pack.pack_path()), content)
         return True
     return False
 
@@ -105,16 +106,3 @@ def _collected(wanted: dict[str, str]) -> tuple[dict[str, Entry], bytes]:
         index[name] = entry
         codes += content
     return index, bytes(codes)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole; who may write beside it could have changed the byte code, too."""
-    handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _Listing = list[dict[str, Any]]
 _NEXT_PAGE = re.compile(r'<([^>]+)>;\s*rel="next"')
 _MAX_PAGE_BYTES = 64 << 20
+_MAX_PAGES = 1000
+"""Of a listing; the hub puts up to a thousand files on each."""
 
 
 class HubStore(RemoteStore):
@@ -65,7 +67,7 @@ class HubStore(RemoteStore):
         revision = quote(self._location.revision or "main", safe="")
         url = f"{self._place.endpoint}/api/models/{self._location.repository}/tree/{revision}"
         url += "?recursive=true"
-        while url:
+        for _ in range(_MAX_PAGES):
             try:
                 listing, url = patiently(partial(self._page, url))
             except RETRIED as error:
@@ -74,6 +76,12 @@ class HubStore(RemoteStore):
                     hint="Check this machine's network and proxy, and HF_ENDPOINT.",
                 ) from error
             yield from listing
+            if not url:
+                return
+        raise StoreError(
+            f"{self._location}: its listing has more than {_MAX_PAGES} pages",
+            hint="Name one file of it, hf://owner/name/path, or check HF_ENDPOINT.",
+        )
 
     def _page(self, url: str) -> tuple[_Listing, str]:
         with self._pool.ask(url, {}, private=self._place.private_headers) as answer:

@@ -59,8 +59,8 @@ def test_without_a_thread_to_pin_with_there_is_no_host_memory_and_steps_go_on(
     arena = HostArena(gpu, KVPool(gpu, layout, [2]), gpu.create_stream(), 1 << 20)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        assert arena.num_slots == 0
-    assert arena.num_slots == 0, "nobody tries again for each block that leaves"
+        assert arena.open_slots() == 0
+    assert arena.open_slots() == 0, "nobody tries again for each block that leaves"
     assert "no host memory" in caplog.text
     arena.close()
 
@@ -77,7 +77,7 @@ def test_blocks_come_back_into_any_place(path: Path, dtype: str, slab_blocks: in
     arena = HostArena(gpu, pool, stream, 8 * block_bytes, slab_bytes=slab_blocks * block_bytes)
     assert arena.most_slots == 8
     arena.wait_until_pinned()
-    assert arena.num_slots == 8
+    assert arena.open_slots() == 8
     assert arena.length_bytes <= 8 * block_bytes, "no more than was allowed"
     memory = (ctypes.c_ubyte * pool.length_bytes).from_address(pool._block.address)
     memory[:] = rng.randbytes(pool.length_bytes)

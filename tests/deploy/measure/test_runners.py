@@ -52,6 +52,12 @@ def test_a_bundle_has_the_images_user_environment_and_what_is_shown(image, monke
     assert spec["root"]["readonly"]
 
 
+def test_podman_is_given_a_whole_path_which_it_takes_for_no_images_name(image, monkeypatch):
+    monkeypatch.setattr(runners, "find", lambda name: f"/bin/{name}")
+    command = runners.podman(replace(image, layout=Path(".demo")), [], {})
+    assert f"oci:{Path.cwd()}/.demo:t" in " ".join(command)
+
+
 def test_a_user_by_name_is_no_number_for_a_bundle(image, monkeypatch):
     monkeypatch.setattr(runners, "find", lambda name: f"/bin/{name}")
     with pytest.raises(RunnerError, match="'nobody' is a name"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import subprocess
@@ -11,7 +12,9 @@ import pytest
 
 from zse.option import with_values
 from zse.serve.openai import tool_turns
+from zse.serve.toolbox import Toolbox
 from zse.server_options import ServeOptions
+from zse.tools.registry import ToolResult
 
 
 def called(name, **arguments):
@@ -45,6 +48,20 @@ def test_a_call_is_run_and_the_answer_goes_on(ask):
     assert (ran["name"], ran["output"], ran["is_error"]) == ("string_ops", "say:The end", False)
     assert json.loads(ran["arguments"])["operation"] == "reverse"
     assert response.json()["choices"][0]["finish_reason"] == "stop"
+
+
+def test_calls_of_one_round_run_side_by_side_and_are_told_in_order(ask, monkeypatch):
+    async def run(_toolbox, name, arguments, **_):
+        async with asyncio.timeout(60):
+            await both.wait()  # which neither passes alone
+        return ToolResult(name=name, output=f"say:{arguments}", is_error=False, seconds=0.0)
+
+    both = asyncio.Barrier(2)
+    monkeypatch.setattr(Toolbox, "run", run)
+    message = message_of(ask(AGAIN + FINISH.removeprefix("say:")))
+    ran = message["server_tools"]
+    assert [one["name"] for one in ran] == ["calculator", "string_ops"]
+    assert [one["output"] for one in ran] == [f"say:{one['arguments']}" for one in ran]
 
 
 def test_a_stream_says_the_same(ask):

@@ -68,9 +68,8 @@ class HostArena:
             for piece in layer.pieces(pool.layers[index])
         ]
 
-    @property
-    def num_slots(self) -> int:
-        """Slots whose memory is pinned; asking for the first of them begins with it."""
+    def open_slots(self) -> int:
+        """Begin to pin memory in the background if nobody has; return how many slots are pinned."""
         if self._thread is None and self.most_slots:
             self._begin_pinning()
         return min(len(self._slabs) * self._slab_slots, self.most_slots)
@@ -87,7 +86,7 @@ class HostArena:
 
     def wait_until_pinned(self) -> None:
         """Wait for all of the memory, or for what there is of it."""
-        if self.num_slots < self.most_slots and self._thread is not None:
+        if self.open_slots() < self.most_slots and self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:

@@ -65,7 +65,8 @@ def podman(image: UnpackedImage, arguments: list[str], variables: dict[str, str]
     command += ["--read-only", *limits, *flags, *entry]
     for inside, outside in image.binds.items():
         command += [f"--volume={outside}:{inside}"]
-    command += [f"oci:{image.layout}:{image.tag}", *arguments[1:]]
+    # podman takes a relative path that begins with a dot for the name of an image.
+    command += [f"oci:{image.layout.absolute()}:{image.tag}", *arguments[1:]]
     if Path("/sys/fs/cgroup/cgroup.controllers").exists() or os.getuid() != 0:
         return command
     # Old or mixed cgroups: podman starts only where it sees a plain second version of them.

@@ -6,6 +6,7 @@ message, or of deltas, which clients that do not know the field skip.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,8 @@ class ToolTurns:
                 if end is not None:
                     yield end
                 return
-            ran = [await self._run(call) for call in answer.calls[:MOST_CALLS_IN_A_ROUND]]
+            calls = answer.calls[:MOST_CALLS_IN_A_ROUND]
+            ran = await asyncio.gather(*map(self._run, calls))  # in the order of the calls
             for each in ran:
                 yield each
             await self._go_on(answer.text, ran)
