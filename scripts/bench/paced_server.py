@@ -71,6 +71,10 @@ class PacedCore:
     def watch_readers(self, _are_busy: Any) -> None:
         """Put nothing off."""
 
+    def prepare_idle(self) -> bool:
+        """Prepare nothing."""
+        return False
+
     def check(self, *_: Any) -> None:
         """Take everything."""
 

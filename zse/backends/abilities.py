@@ -90,6 +90,14 @@ class FillsDevice(Protocol):
 
 
 @runtime_checkable
+class PreparesIdle(Protocol):
+    """A backend that uses its device's idle time to make steps ready that may come."""
+
+    def prepare_idle(self, forward: Forward) -> bool:
+        """Prepare one of them; whether there was one to prepare."""
+
+
+@runtime_checkable
 class TimesSteps(Protocol):
     """A backend whose device can tell when it began and ended a step."""
 

@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 _DRAIN_POLL_SECONDS = 0.01
 _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
+_PAUSE_SECONDS = 0.25
+"""How long nobody asks anything before steps are made ready that may come."""
 _BUSY_SECONDS = 1.0
 """How long an engine without work keeps the memory of its last steps for the next ones."""
 _TOO_LATE = "The answer was not complete in the time that the request was given."
@@ -398,11 +400,16 @@ class AsyncEngine:
 
     def _next_command(self) -> Callable[[], None]:
         """Wait for what is asked next; a core that nobody asks anything for a while rests."""
-        try:
-            return self._commands.get(timeout=_BUSY_SECONDS)
-        except queue.Empty:
-            self._core.rest()
-            return self._commands.get()
+        for seconds, use in ((_PAUSE_SECONDS, self._prepare), (_BUSY_SECONDS, self._core.rest)):
+            with contextlib.suppress(queue.Empty):
+                return self._commands.get(timeout=seconds)
+            use()
+        return self._commands.get()
+
+    def _prepare(self) -> None:
+        """Make steps ready that may come, one by one until something is asked."""
+        while self._commands.empty() and self._core.prepare_idle():
+            pass
 
 
 def _crash_error(failure: BaseException) -> EngineError:

@@ -300,6 +300,14 @@ class EngineCore:
         """
         self.cache.check_consistency(self._scheduler.tables())
 
+    def prepare_idle(self) -> bool:
+        """Make one step ready that may come; whether there was one.
+
+        For an engine that has no work, behind its first answer.
+        """
+        prepare = getattr(self.runner, "prepare_idle", None)  # a mesh's devices are elsewhere
+        return prepare is not None and self._acceptance.num_tokens > 0 and bool(prepare())
+
     def rest(self) -> None:
         """Give back memory that no step needs; for an engine that has no work."""
         if self._pipeline.trace is not None:

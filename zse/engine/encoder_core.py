@@ -225,6 +225,10 @@ class EncoderCore:
         """
         raise UnsupportedModelError("this model is an encoder, which has no logits")
 
+    def prepare_idle(self) -> bool:
+        """Prepare nothing: texts are of all lengths."""
+        return False
+
     def rest(self) -> None:
         """Give back memory that no step needs; texts leave no blocks behind."""
         self.runner.rest(())

@@ -15,6 +15,7 @@ from zse.backends.abilities import (
     Guesser,
     Lends,
     Pooler,
+    PreparesIdle,
     Retainable,
     Settles,
     TimesSteps,
@@ -175,6 +176,14 @@ class ModelRunner(RunnerBlocks):
         """
         self._is_asked = True
         self._expected_tokens = min(num_tokens, self.most_batch_tokens)
+
+    def prepare_idle(self) -> bool:
+        """Make one step ready that may come, as nobody asks anything; whether there was one."""
+        backend = self._backend
+        if not isinstance(backend, PreparesIdle):
+            return False
+        with self._lock:
+            return backend.prepare_idle(self._forward)
 
     def stop_settling(self) -> None:
         """Let no more weights come; who waits for them gets ``LoadCancelledError``."""

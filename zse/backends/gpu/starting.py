@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.operations import GPUOperations
+from zse.backends.gpu.plans import TURNED_ROWS
 from zse.backends.gpu.step_maker import GREEDY
+from zse.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +36,8 @@ class StartingBackend(GPUOperations):
     """What is left of it; None where nothing is."""
     _is_asked = False
     """Whether any step was."""
+    _is_short = False
+    """Whether memory ran out while steps to come were prepared."""
 
     @property
     def begins_with_capture(self) -> bool:
@@ -85,3 +89,37 @@ class StartingBackend(GPUOperations):
         """
         self._gpu.make_current()
         self._maker.expect_prompt(rows, partial(ends, self), partial(forward, self))
+
+    def prepare_idle(self, forward: Forward) -> bool:
+        """Prepare one of the steps that are likely to come; whether there was one to prepare.
+
+        For a device that has nothing to do, behind its first answer: some milliseconds each.
+        """
+        is_alone = not self.begins_with_capture and self._model.flow is None
+        if not is_alone or self._passes.is_arriving or self._is_short:
+            return False
+        self._gpu.make_current()
+        try:
+            return self._prepare_one(partial(forward, self))
+        except DeviceError as error:
+            if not error.is_out_of_memory:
+                raise
+            self._is_short = True
+            return False
+
+    def _prepare_one(self, work: Callable[[Step], object]) -> bool:
+        from zse.backends.gpu.idle import keys_to_capture, steps_to_rehearse  # no start needs it
+
+        options, maker = self._model.options.batch, self._maker
+        # More rows read weights that are kept turned, which a server of short prompts never makes.
+        most = options.max_sequences if maker.reads_prompts else TURNED_ROWS
+        for key in keys_to_capture(self._graphs, min(most, options.max_sequences)):
+            self._graphs.captured(key, work, self.choose)
+            return True
+        if not maker.reads_prompts:
+            return False
+        for answers, rows in steps_to_rehearse(maker.patterns, options):
+            maker.patterns.rehearsed.add((answers, rows))
+            maker.rehearse_beside(answers, rows, work, GREEDY.sampling)
+            return True
+        return False

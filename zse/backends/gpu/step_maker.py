@@ -56,6 +56,8 @@ class StepMaker:
         self._eager_inputs: Block | None = None
         self.patterns = Patterns(len(model.spec.layers))
         self._kept_bytes = 0
+        self.reads_prompts = False
+        """Whether any step had a long prompt: then others may."""
 
     def use(self, memory: DeviceMemory) -> None:
         """Make steps for another pool from now on; none is in flight."""
@@ -67,6 +69,7 @@ class StepMaker:
         """Send the inputs of a step whose operations are then launched one by one."""
         self._model.note_arrived()
         shape = shape_of(plan, self.limits)
+        self.reads_prompts |= shape.prefill_rows >= LINES_ROWS
         length = shape.length_bytes
         if self._eager_inputs is None or self._eager_inputs.length_bytes < length:
             if self._eager_inputs is not None:
@@ -168,13 +171,30 @@ class StepMaker:
         for _ in self._loading(step, work):
             pass
 
-    def _prompt_shape(self, rows: int) -> InputShape:
-        """Return the shape of a step of one new prompt of so many tokens."""
+    def rehearse_beside(
+        self, answers: int, rows: int, work: Callable[[Step], object], sampling: SamplingKind
+    ) -> None:
+        """Load the code of a step with so many answers and a prompt's rows, and learn its pattern.
+
+        Weights are there, and a long prompt has been read.
+        """
+        shape = self._prompt_shape(rows, answers)
+        inputs = 0 if self._eager_inputs is None else self._eager_inputs.address
+        step = self._step(shape, inputs, self._memory.sequences, sampling)
+        rehearsal = Rehearsal(self._launcher.device)
+        launcher: Launcher = rehearsal
+        if self._repeats(shape):
+            launcher = RepeatingLauncher(rehearsal, self.patterns, shape)
+        work(replace(step, launcher=launcher))
+        rehearsal.prepare_on(self._launcher)
+
+    def _prompt_shape(self, rows: int, answers: int = 0) -> InputShape:
+        """Return the shape of a step with one new prompt of so many tokens beside answers."""
         is_single = self.limits.all_single
         tiled_rows = 0 if is_single else rows
         context_blocks = self._lines_of(tiled_rows)
         return InputShape(
-            decode_rows=rows - tiled_rows,
+            decode_rows=answers + rows - tiled_rows,
             rows_follow=is_single,
             prefill_rows=tiled_rows,
             context_blocks=context_blocks,
@@ -182,10 +202,10 @@ class StepMaker:
             tiles=-(-tiled_rows // self.limits.tile_queries),
             runs=1,
             longest_run=tiled_rows,
-            sequences=rows if is_single else 1,
+            sequences=answers + (rows if is_single else 1),
             table_stride=self.limits.table_stride,
             windows=len(self.limits.windows),
-            wanted=int(not self._model.spec.is_encoder),
+            wanted=answers + int(not self._model.spec.is_encoder),
         )
 
     def _lines_of(self, rows: int) -> int:
