@@ -23,7 +23,20 @@ VALUES = st.sampled_from(
 WORDS = st.one_of(
     st.sampled_from(sorted(ROWS)),
     st.tuples(st.sampled_from(sorted(ROWS)), VALUES).map("=".join),
-    st.sampled_from(["--no-ui", "--po", "--nonsense", "-p", "model.zse", "tiny"]),
+    st.sampled_from(
+        [
+            "--no-ui",
+            "--ui",
+            "--no-port",
+            "--no-share-weights",
+            "--no-ui=1",
+            "--po",
+            "--nonsense",
+            "-p",
+            "model.zse",
+            "tiny",
+        ]
+    ),
     VALUES,
 )
 
@@ -52,6 +65,10 @@ def test_what_is_read_without_the_parser_is_what_it_would_say(words: list[str]) 
         (["m.zse", "--device", "cuda:1", "--port=8001"],
          {"model": "m.zse", "device": "cuda:1", "port": 8001}),
         (["--kv-gib", "0.5", "--kv-gib", "1"], {"kv_gib": 1.0}),
+        (["--share-weights", "m.zse", "--no-ui"],
+         {"model": "m.zse", "share_weights": True, "ui": False}),
+        (["--models", "a", "--models=b", "--ui", "--no-ui", "--ui"],
+         {"models": ["a", "b"], "ui": True}),
     ],
 )  # fmt: skip
 def test_plain_flags_need_no_parser(words: list[str], expected: dict[str, object]) -> None:
@@ -60,7 +77,7 @@ def test_plain_flags_need_no_parser(words: list[str], expected: dict[str, object
 
 @pytest.mark.parametrize(
     "words",
-    [["--port"], ["--port", "many"], ["--models", "a"], ["--no-ui"], ["a", "b"], ["--help"]],
+    [["--port"], ["--port", "many"], ["--no-ui=1"], ["--no-port"], ["a", "b"], ["--help"]],
 )
 def test_what_is_not_plain_is_left_to_the_parser(words: list[str]) -> None:
     assert read_plain(words) is None

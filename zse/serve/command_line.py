@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from zse.errors import ZSEError
 from zse.option import options_of, with_flags, with_values
@@ -14,6 +14,8 @@ from zse.settings import load_settings
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Mapping, Sequence
+
+    from zse.option import Option
 
 SAGEMAKER_PING = 503
 """While loading: it takes every 2xx for ready."""
@@ -60,22 +62,18 @@ def run(given: Sequence[str]) -> int:
 
 
 def _flags(given: Sequence[str]) -> Mapping[str, object]:
-    """Read the flags; plain ones without the parser, which takes a tenth of a start to build."""
+    """Read the flags; whole ones without the parser, which takes a tenth of a start to build."""
     plain = read_plain(given)
     return vars(build_parser().parse_args(given)) if plain is None else plain
 
 
 def read_plain(given: Sequence[str]) -> dict[str, object] | None:
-    """Return what ``build_parser`` would, where all flags are whole words with one value each.
+    """Return what ``build_parser`` would, where all flags are whole words, with a value each.
 
-    None leaves the rest to it: switches, lists, short forms, and all that it says something about.
+    Switches have none. None leaves the rest to it: short forms, and all that it says something
+    about.
     """
-    rows = {
-        flag: (key, row)
-        for key, row in options_of(ServeOptions).items()
-        if row.by_hand and key != "model" and row.kind in (str, int, float)
-        for flag in row.flags
-    }
+    switches, rows = _plain_flags()
     found: dict[str, object] = {}
     words = iter(given)
     for word in words:
@@ -83,6 +81,10 @@ def read_plain(given: Sequence[str]) -> dict[str, object] | None:
             if not word or "model" in found:
                 return None
             found["model"] = word
+            continue
+        if word in switches:
+            key, is_on = switches[word]
+            found[key] = is_on
             continue
         flag, has_value, value = word.partition("=")
         if flag not in rows:
@@ -95,10 +97,27 @@ def read_plain(given: Sequence[str]) -> dict[str, object] | None:
             return None
         key, row = rows[flag]
         try:
-            found[key] = row.kind(value)
+            read = value if row.kind is tuple else row.kind(value)
         except ValueError:
             return None
+        found[key] = [*cast("list[str]", found.get(key, [])), read] if row.kind is tuple else read
     return found
+
+
+def _plain_flags() -> tuple[dict[str, tuple[str, bool]], dict[str, tuple[str, Option]]]:
+    """Return switches, with what each says, and the flags that have a value."""
+    switches: dict[str, tuple[str, bool]] = {}
+    rows: dict[str, tuple[str, Option]] = {}
+    for key, row in options_of(ServeOptions).items():
+        if not row.by_hand or key == "model":
+            continue
+        for flag in row.flags:
+            if row.kind is not bool:
+                rows[flag] = key, row
+            elif flag.startswith("--"):
+                switches[flag] = key, True
+                switches[f"--no-{flag[2:]}"] = key, False
+    return switches, rows
 
 
 def _for_sagemaker(options: ServeOptions) -> ServeOptions:
