@@ -103,7 +103,12 @@ def measure(rank: Rank) -> dict[str, float]:
             total = rank_sum(launcher, exchange, added, narrow=many)
             residual_norm(launcher, *given, added=total)  # type: ignore[arg-type]
 
+        def in_parts(given: tuple[object, ...] = given, added: Partials = added) -> None:
+            rank_norm(launcher, exchange, *given, added, in_parts=True)  # type: ignore[arg-type]
+
         found[f"norm {name}"] = timed_us(rank, alone, count)
+        if not many:
+            found[f"norm in parts over ranks {name}"] = timed_us(rank, in_parts, count)
         found[f"norm over ranks {name}"] = timed_us(rank, fused, count)
         found[f"sum, then norm {name}"] = timed_us(rank, both, count)
     each = VOCAB // rank.ranks // 64 * 64 + 64

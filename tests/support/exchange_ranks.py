@@ -149,7 +149,9 @@ def gathers(rank: Rank) -> dict[str, object]:
     return {"gathers": 2}
 
 
-def norm_work(rank: Rank, rows: int, *, narrow: bool) -> tuple[Callable[[], None], Any]:
+def norm_work(
+    rank: Rank, rows: int, *, narrow: bool, in_parts: bool = False
+) -> tuple[Callable[[], None], Any]:
     """Return what copies a stream and a part of a sum into place and norms them, and its parts."""
     rng = np.random.default_rng(5)
     stream = rng.standard_normal((rows, HIDDEN), np.float32)
@@ -164,7 +166,7 @@ def norm_work(rank: Rank, rows: int, *, narrow: bool) -> tuple[Callable[[], None
         rank_norm(
             rank.launcher, rank.exchange, blocks[1].address, rows, HIDDEN, blocks[2].address,
             EPSILON, Plain(rows=rows, columns=HIDDEN, values=output.address),
-            partials(added, (3, rows, HIDDEN)), narrow=narrow,
+            partials(added, (3, rows, HIDDEN)), narrow=narrow, in_parts=in_parts,
         )  # fmt: skip
         length = parts[0].nbytes
         rank.gpu.copy_on_device(sum_target.address, sum_source.address, length, rank.stream)
@@ -178,8 +180,11 @@ def norm_work(rank: Rank, rows: int, *, narrow: bool) -> tuple[Callable[[], None
 def norms(rank: Rank) -> dict[str, object]:
     """The stream after the norm over ranks has the bits of its definition."""
     cases = [(1, False), (3, False), (64, False), (300, False), (300, True)]
-    for rows, narrow in cases:
-        work, (block, expected, other, exact) = norm_work(rank, rows, narrow=narrow)
+    every = [(*case, False) for case in cases] + [(rows, False, True) for rows in (1, 8, 20)]
+    for rows, narrow, in_parts in every:
+        work, (block, expected, other, exact) = norm_work(
+            rank, rows, narrow=narrow, in_parts=in_parts
+        )
         for captured in (False, True):
             if captured:
                 graph = rank.captured(work)
@@ -188,14 +193,20 @@ def norms(rank: Rank) -> dict[str, object]:
                 work()
             assert np.array_equal(rank.read(block, expected.shape), expected), (rows, narrow)
             assert np.array_equal(rank.read(other, exact.shape), exact), (rows, narrow)
-    return {"norms": len(cases)}
+    return {"norms": len(every)}
 
 
 def replays(rank: Rank) -> dict[str, object]:
     """A captured graph of exchanges gives the same bits however often, out of step or not."""
     work, (block, expected, other, exact) = norm_work(rank, 2, narrow=False)
-    work()
-    graph = rank.captured(work)
+    in_parts, (part_block, part_expected, _, _) = norm_work(rank, 2, narrow=False, in_parts=True)
+
+    def both() -> None:
+        work()
+        in_parts()
+
+    both()
+    graph = rank.captured(both)
     chance = random.Random(rank.rank)
     began = time.monotonic()
     for replay in range(rank.replays):
@@ -205,6 +216,7 @@ def replays(rank: Rank) -> dict[str, object]:
             time.sleep(chance.random() * 1e-3)
         if replay % 500 == 499:
             assert np.array_equal(rank.read(block, expected.shape), expected), replay
+            assert np.array_equal(rank.read(part_block, part_expected.shape), part_expected)
             assert np.array_equal(rank.read(other, exact.shape), exact), replay
     rank.collectives.check()
     taken = time.monotonic() - began

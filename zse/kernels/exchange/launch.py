@@ -9,9 +9,12 @@ from zse.kernels.exchange.variants import (
     FEW_GROUPS,
     MANY_GROUPS,
     NORM_GROUPS,
+    PART_GROUPS,
     SLOT_WORDS,
     TWO_GROUPS,
     rank_gather_variant,
+    rank_norm_parts_variant,
+    rank_norm_turned_variant,
     rank_norm_variant,
     rank_sum_in_two_variant,
     rank_sum_variant,
@@ -27,7 +30,8 @@ from zse.units import align_up
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation
+    from zse.kernels.layout import Activation, Turned
+    from zse.kernels.variant import Variant
 
 MAX_RANKS = 8
 MAX_PROGRAMS = 128
@@ -93,6 +97,16 @@ def takes_norm(hidden: int) -> bool:
     return hidden % 16 == 0 and hidden <= NORM_GROUPS[-1] * ACTIVATION_GROUP
 
 
+def num_parts(hidden: int, groups: int = PART_GROUPS) -> int:
+    """Return the programs that make a row in parts of so many groups."""
+    return -(-hidden // (groups * ACTIVATION_GROUP))
+
+
+def part_rows(hidden: int, programs: int) -> int:
+    """Return the rows that so many programs make in parts, all at once."""
+    return programs // num_parts(hidden)
+
+
 def sums_apart(rows: int, hidden: int) -> bool:
     """Whether the sum of a few rows, and then their norm, take less time than both at once.
 
@@ -116,6 +130,8 @@ def rank_norm(
     added_bias_address: int = 0,
     row_index_address: int = 0,
     narrow: bool = False,
+    in_parts: bool = False,
+    tuned: Variant | None = None,
 ) -> None:
     """Add the pending sums of all ranks to the residual stream, then store its RMSNorm.
 
@@ -131,6 +147,9 @@ def rank_norm(
             of ``added``, and nothing is written back; 0 for all rows in place.
         narrow: Ranks' sums are rounded to bfloat16 on their way, which loses up to 2**-8 of each.
             Not with quantized output.
+        in_parts: Several programs make each row, so a few rows take less time; see ``part_rows``.
+            The same sums, whose squares are added up in another order.
+        tuned: Another compiled form of parts to use, when forms are compared.
 
     Raises:
         UnsupportedModelError: No kernel takes this row length.
@@ -141,14 +160,13 @@ def rank_norm(
             f"{NORM_GROUPS[-1] * ACTIVATION_GROUP}"
         )
     scales, sums, outputs = activation_addresses(output)
-    needed = -(-hidden // ACTIVATION_GROUP)
+    form, programs = _norm_form(hidden, isinstance(output, Quantized), narrow=narrow), 1
+    if in_parts:
+        form = tuned or rank_norm_parts_variant(quantized=isinstance(output, Quantized))
+        programs = num_parts(hidden, int(dict(form.constants)["GROUPS"]))
     launcher.launch(
-        rank_norm_variant(
-            next(groups for groups in NORM_GROUPS if groups >= needed),
-            quantized=isinstance(output, Quantized),
-            narrow=narrow and not isinstance(output, Quantized),
-        ),
-        (min(rows, exchange.programs), 1, 1),
+        form,
+        (min(rows, exchange.programs // programs) * programs, 1, 1),
         residual_address,
         added.values,
         row_index_address,
@@ -167,6 +185,53 @@ def rank_norm(
         *exchange.numbers,
         epsilon,
     )
+
+
+def rank_norm_turned(
+    launcher: Launcher,
+    exchange: Exchange,
+    residual_address: int,
+    norm_address: int,
+    epsilon: float,
+    output: Turned,
+    added: Partials,
+    *,
+    tuned: Variant | None = None,
+) -> None:
+    """Add the pending sums of all ranks to the residual stream, then store its RMSNorm, turned.
+
+    Sums are rounded to bfloat16 on their way, which loses up to 2**-8 of each.
+
+    Args:
+        residual_address: float32 [rows, hidden], the same on all ranks, and so afterwards.
+        norm_address: float32 [hidden] weight.
+        output: Rows of whole groups, as many columns as ``takes_norm``.
+        added: This rank's summands, [splits, rows, hidden].
+        tuned: Another compiled form to use, when forms are compared.
+    """
+    groups = next(groups for groups in NORM_GROUPS if groups * ACTIVATION_GROUP >= output.columns)
+    launcher.launch(
+        tuned or rank_norm_turned_variant(groups),
+        (min(output.rows, exchange.programs), 1, 1),
+        residual_address,
+        added.values,
+        norm_address,
+        output.codes,
+        output.scales,
+        *exchange.addresses,
+        output.columns,
+        added.split_rows,
+        added.splits,
+        output.rows,
+        *exchange.numbers,
+        epsilon,
+    )
+
+
+def _norm_form(hidden: int, quantized: bool, *, narrow: bool) -> Variant:
+    needed = -(-hidden // ACTIVATION_GROUP)
+    groups = next(groups for groups in NORM_GROUPS if groups >= needed)
+    return rank_norm_variant(groups, quantized=quantized, narrow=narrow and not quantized)
 
 
 def rank_sum(
