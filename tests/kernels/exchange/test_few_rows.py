@@ -11,12 +11,13 @@ from interpreted import InterpretedLauncher
 from triton.runtime.interpreter import interpreter_builder
 
 from zse.kernels.exchange import reference
-from zse.kernels.exchange.launch import num_parts, part_rows, rank_norm
+from zse.kernels.exchange.launch import norms_in_parts, num_parts, rank_norm
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm import reference as norm_reference
 
 if TYPE_CHECKING:
-    from zse.kernels.launcher import Grid, Value
+    from zse.device.gpu import Grid
+    from zse.kernels.launcher import Value
     from zse.kernels.variant import Variant
 
 EPSILON = 1e-6
@@ -77,9 +78,10 @@ def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
     count = min(rows, 2) * parts_of_row
     every = [(rank, program) for rank in range(ranks) for program in range(count)]
     for _ in range(passes):  # as one kernel ends before the next
-        run_ranks([lambda rank=r, program=p: work(rank, program) for r, p in every])  # type: ignore[misc]
+        run_ranks([lambda rank=r, program=p: work(rank, program) for r, p in every])
     group.check_empty()
     added = reference.rank_sum(parts, [bias, None])
+    expected = stream
     for _ in range(passes):
         stream, expected = norm_reference.residual_norm(stream, weight, EPSILON, added[None])
     for rank in range(ranks):
@@ -97,7 +99,9 @@ def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
     assert torch.equal(codes[0], codes[1])
 
 
-def test_as_many_rows_as_there_are_programs_for_all_their_parts_are_made_at_once() -> None:
-    assert part_rows(8192, 128) == 8
-    assert part_rows(3584, 128) == 18
-    assert part_rows(8192, 8) == 0
+def test_a_few_wide_rows_are_made_by_several_programs_as_far_as_all_fit_at_once() -> None:
+    assert norms_in_parts(1, 8192, 128)
+    assert norms_in_parts(8, 8192, 128)
+    assert not norms_in_parts(9, 8192, 128)
+    assert not norms_in_parts(1, 8192, 8)
+    assert not norms_in_parts(1, 2048, 128)

@@ -41,7 +41,7 @@ def test_rows_of_all_ranks_sums_are_normed_and_turned(ranks: int, rows: int) -> 
             )  # fmt: skip
             rank_sum(launcher, exchange, other)
 
-    run_ranks([lambda rank=rank: work(rank) for rank in range(ranks)])  # type: ignore[misc]
+    run_ranks([lambda rank=rank: work(rank) for rank in range(ranks)])
     group.check_empty()
     added = reference.rank_sum(parts, narrow=True)
     for _ in range(2):

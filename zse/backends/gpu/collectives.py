@@ -21,8 +21,10 @@ from zse.kernels.exchange.launch import (
     MAX_RANKS,
     Exchange,
     inbox_bytes,
+    norms_in_parts,
     rank_gather,
     rank_norm,
+    rank_norm_turned,
     rank_sum,
     slot_words_for,
     state_bytes,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from zse.backends.ranks import Gift, RankLink
     from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials
+    from zse.kernels.layout import Activation, Partials, Turned
     from zse.models.spec import HeadRows
 
 PATIENCE_SECONDS = 10.0
@@ -135,14 +137,14 @@ class Collectives:
         Many rows of many ranks are not: each rank adds up some of them. Nor are a few wide ones.
         """
         rows = step.shape.rows
-        in_two = self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
-        if sums_apart(1 if self._is_exact else rows, hidden):
+        is_apart = sums_apart(1 if self._is_exact else rows, hidden)
+        if is_apart and not self._is_in_parts(rows, hidden):
             return False
         return (
             residual.pending is not None
             and residual.is_share
             and residual.norm is None
-            and not in_two
+            and not self._is_in_two(rows)
             and residual.scale == 1.0
             and residual.post is None
             and norm is not None
@@ -178,6 +180,25 @@ class Collectives:
             added_bias_address=bias,
             row_index_address=row_index,
             narrow=self._is_narrow(step.shape.rows),
+            in_parts=self._is_in_parts(step.shape.rows, hidden),
+        )
+
+    def turns_norm(self, rows: int) -> bool:
+        """Whether the sum over ranks and a norm that leaves rows turned are one kernel.
+
+        Of usual layers whose norms are turned without ranks, too.
+        """
+        return self._is_narrow(rows) and not self._is_in_two(rows)
+
+    def turned_norm(self, step: Step, residual: Residual, norm: BoundNorm, output: Turned) -> None:
+        """Add what all ranks have pending to the stream and write its norm, turned.
+
+        ``turns_norm`` allows it, and a share is pending, without a bias.
+        """
+        added = residual.take_pending()[0]
+        assert added is not None
+        rank_norm_turned(
+            step.launcher, self.exchange, residual.address, norm.weight, norm.epsilon, output, added
         )
 
     def join_columns(
@@ -240,6 +261,14 @@ class Collectives:
 
     def _is_narrow(self, rows: int) -> bool:
         return rows > FEW_ROWS and not self._is_exact
+
+    def _is_in_two(self, rows: int) -> bool:
+        """Whether each rank adds up some of the numbers."""
+        return self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
+
+    def _is_in_parts(self, rows: int, hidden: int) -> bool:
+        """Whether several programs make a row: its squares are added up in an order of theirs."""
+        return not self._is_exact and norms_in_parts(rows, hidden, self.exchange.programs)
 
     def _map_others(self, stream: Stream, slot_words: int) -> list[int]:
         """Return the addresses of all inboxes; each is empty when its descriptor arrives."""

@@ -40,6 +40,8 @@ this GPU that wait for theirs."""
 ALL_SENT_BELOW = 3
 """Ranks from which on tiles of many numbers are added up by one rank each. Between two it would
 send as many bytes, and wait twice."""
+PARTS_ABOVE = 2048
+"""Columns above which several programs make a row of few."""
 APART_ABOVE, APART_ROWS = 4096, 16
 """Columns above which, and rows up to which, a sum over ranks is a kernel apart from the norm."""
 _MOST_COUNT = 2**31 - 1
@@ -102,9 +104,9 @@ def num_parts(hidden: int, groups: int = PART_GROUPS) -> int:
     return -(-hidden // (groups * ACTIVATION_GROUP))
 
 
-def part_rows(hidden: int, programs: int) -> int:
-    """Return the rows that so many programs make in parts, all at once."""
-    return programs // num_parts(hidden)
+def norms_in_parts(rows: int, hidden: int, programs: int) -> bool:
+    """Whether several programs make each row of a norm over ranks: as many rows as fit at once."""
+    return hidden > PARTS_ABOVE and rows * num_parts(hidden) <= programs
 
 
 def sums_apart(rows: int, hidden: int) -> bool:
@@ -147,7 +149,8 @@ def rank_norm(
             of ``added``, and nothing is written back; 0 for all rows in place.
         narrow: Ranks' sums are rounded to bfloat16 on their way, which loses up to 2**-8 of each.
             Not with quantized output.
-        in_parts: Several programs make each row, so a few rows take less time; see ``part_rows``.
+        in_parts: Several programs make each row, so a few rows take less time; see
+            ``norms_in_parts``.
             The same sums, whose squares are added up in another order.
         tuned: Another compiled form of parts to use, when forms are compared.
 
