@@ -135,7 +135,9 @@ def test_every_exchange_is_one_that_ranks_ask_for() -> None:
             target = output(hidden, quantized=quantized)
             added = sums(hidden)
             rank_norm(launcher, exchange, 0, 1, hidden, 0, 1e-6, target, added, narrow=narrow)
-            rank_norm(launcher, exchange, 0, 1, hidden, 0, 1e-6, target, added, in_parts=True)
+            for part in exchange_forms.PART_GROUPS:
+                given = (0, 1, hidden, 0, 1e-6, target, added)
+                rank_norm(launcher, exchange, *given, groups_of_part=part)
             turned = Turned(rows=1, columns=hidden, codes=0, scales=0)
             rank_norm_turned(launcher, exchange, 0, 0, 1e-6, turned, added)
     assert launcher.keys == packed(of=exchange_forms.VARIANTS)

@@ -11,7 +11,7 @@ from interpreted import InterpretedLauncher
 from triton.runtime.interpreter import interpreter_builder
 
 from zse.kernels.exchange import reference
-from zse.kernels.exchange.launch import norms_in_parts, num_parts, rank_norm
+from zse.kernels.exchange.launch import part_groups, rank_norm
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm import reference as norm_reference
 
@@ -49,9 +49,9 @@ def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
 ) -> None:
     """Three rows are more than the programs of two; passes after each other use slots again."""
     torch.manual_seed(4)
-    ranks, parts_of_row = 2, num_parts(hidden)
-    programs = 2 * parts_of_row
-    group = Group(ranks, programs=programs, hidden=hidden)
+    ranks, groups = 2, 4
+    parts_of_row = -(-hidden // (128 * groups))
+    group = Group(ranks, programs=2 * parts_of_row, hidden=hidden)
     stream, weight, bias = torch.randn(rows + 1, hidden), torch.randn(hidden), torch.randn(hidden)
     parts = [torch.randn(2, rows + 1, hidden) for _ in range(ranks)]
     index = torch.tensor(list(range(rows, 0, -1)), dtype=torch.int32)
@@ -70,7 +70,7 @@ def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
         added = Partials(rows=rows + 1, columns=hidden, splits=2, values=parts[rank].data_ptr())
         rank_norm(
             OneProgram(program), group.exchange(rank), streams[rank].data_ptr(), rows, hidden,
-            weight.data_ptr(), EPSILON, output, added, in_parts=True,
+            weight.data_ptr(), EPSILON, output, added, groups_of_part=groups,
             added_bias_address=0 if rank else bias.data_ptr(),
             row_index_address=index.data_ptr() if gathered else 0,
         )  # fmt: skip
@@ -99,9 +99,8 @@ def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
     assert torch.equal(codes[0], codes[1])
 
 
-def test_a_few_wide_rows_are_made_by_several_programs_as_far_as_all_fit_at_once() -> None:
-    assert norms_in_parts(1, 8192, 128)
-    assert norms_in_parts(8, 8192, 128)
-    assert not norms_in_parts(9, 8192, 128)
-    assert not norms_in_parts(1, 8192, 8)
-    assert not norms_in_parts(1, 2048, 128)
+def test_as_many_programs_make_a_wide_row_as_all_fit_at_once() -> None:
+    assert [part_groups(rows, 8192, 128) for rows in (1, 8, 9, 16, 17)] == [4, 4, 8, 8, 0]
+    assert part_groups(18, 3584, 128) == 4
+    assert part_groups(1, 8192, 8) == 8
+    assert part_groups(1, 8192, 7) == part_groups(1, 2048, 128) == 0

@@ -21,7 +21,7 @@ from zse.kernels.exchange.launch import (
     MAX_RANKS,
     Exchange,
     inbox_bytes,
-    norms_in_parts,
+    part_groups,
     rank_gather,
     rank_norm,
     rank_norm_turned,
@@ -48,6 +48,8 @@ PATIENCE_SECONDS = 10.0
 """How long a kernel waits for another GPU; a group that has failed is noticed sooner."""
 FEW_ROWS = 64
 """Rows up to which ranks' sums are sent as float32: they are a few microseconds then."""
+TURNED_ABOVE = 1 << 30
+"""Rows above which norms of sums are turned on their way out: none, until it was measured."""
 _EMPTY_BYTE, _ALIGNMENT, _PAGE_BYTES, _NEVER_BROKEN_OFFSET = 0xFF, 256, 4096, 64
 _LOG = logging.getLogger("zse.backends.gpu")
 
@@ -134,11 +136,12 @@ class Collectives:
     ) -> bool:
         """Whether the sum over ranks and a norm of the stream are one kernel.
 
-        Many rows of many ranks are not: each rank adds up some of them. Nor are a few wide ones.
+        Many rows of many ranks are not: each rank adds up some of them. Nor are a few wide ones,
+        where one program would make each of them.
         """
         rows = step.shape.rows
         is_apart = sums_apart(1 if self._is_exact else rows, hidden)
-        if is_apart and not self._is_in_parts(rows, hidden):
+        if is_apart and not self._part_groups(rows, hidden):
             return False
         return (
             residual.pending is not None
@@ -180,7 +183,7 @@ class Collectives:
             added_bias_address=bias,
             row_index_address=row_index,
             narrow=self._is_narrow(step.shape.rows),
-            in_parts=self._is_in_parts(step.shape.rows, hidden),
+            groups_of_part=self._part_groups(step.shape.rows, hidden),
         )
 
     def turns_norm(self, rows: int) -> bool:
@@ -188,7 +191,7 @@ class Collectives:
 
         Of usual layers whose norms are turned without ranks, too.
         """
-        return self._is_narrow(rows) and not self._is_in_two(rows)
+        return rows > TURNED_ABOVE and self._is_narrow(rows) and not self._is_in_two(rows)
 
     def turned_norm(self, step: Step, residual: Residual, norm: BoundNorm, output: Turned) -> None:
         """Add what all ranks have pending to the stream and write its norm, turned.
@@ -266,9 +269,9 @@ class Collectives:
         """Whether each rank adds up some of the numbers."""
         return self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
 
-    def _is_in_parts(self, rows: int, hidden: int) -> bool:
-        """Whether several programs make a row: its squares are added up in an order of theirs."""
-        return not self._is_exact and norms_in_parts(rows, hidden, self.exchange.programs)
+    def _part_groups(self, rows: int, hidden: int) -> int:
+        """Return the groups of a row that a program norms; 0 where it norms whole rows."""
+        return 0 if self._is_exact else part_groups(rows, hidden, self.exchange.programs)
 
     def _map_others(self, stream: Stream, slot_words: int) -> list[int]:
         """Return the addresses of all inboxes; each is empty when its descriptor arrives."""

@@ -10,7 +10,7 @@ from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 MODULE = "zse.kernels.exchange.triton.kernels"
 NORM_GROUPS = (16, 32, 64)
 """Groups of 128 columns of rows whose sum and norm are one kernel."""
-PART_GROUPS = 4
+PART_GROUPS = (4, 8)
 """Groups of a part of a row, where several programs make the norm of one."""
 FEW_GROUPS, MANY_GROUPS, TWO_GROUPS = 16, 64, 32
 """Groups of a tile of a sum, and of joined rows: of few numbers, of many as pairs, and of a tile
@@ -128,13 +128,11 @@ def rank_norm_variant(groups: int, *, quantized: bool, narrow: bool) -> Variant:
     )
 
 
-def rank_norm_parts_variant(
-    *, quantized: bool, groups: int = PART_GROUPS, num_warps: int = 0
-) -> Variant:
+def rank_norm_parts_variant(groups: int, *, quantized: bool) -> Variant:
     """Return the form by which several programs make a row, each ``groups`` groups of it."""
     return variant(
         RANK_NORM_PARTS,
-        num_warps=num_warps or groups,
+        num_warps=groups,
         types=None if quantized else {"outputs": "*bf16"},
         GROUPS=groups,
         PARTS=NORM_GROUPS[-1] // groups,
@@ -166,7 +164,11 @@ VARIANTS: tuple[Variant, ...] = (
         for groups in NORM_GROUPS
         for quantized, narrow in ((True, False), (False, False), (False, True))
     ),
-    *(rank_norm_parts_variant(quantized=quantized) for quantized in (True, False)),
+    *(
+        rank_norm_parts_variant(groups, quantized=quantized)
+        for groups in PART_GROUPS
+        for quantized in (True, False)
+    ),
     *(rank_norm_turned_variant(groups) for groups in NORM_GROUPS),
     rank_sum_variant(narrow=False),
     rank_sum_variant(narrow=True),
