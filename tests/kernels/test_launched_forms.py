@@ -352,10 +352,10 @@ def attention_of_many_rows() -> set[str]:
     shape = HeadShape(num_heads=8, kv_heads=1, head_dim=attention_forms.WIDE_HEAD_DIM)
     inputs = HeadInputs(qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0)
     rounded = PagedCache(keys=0, values=0, key_scales=16, value_scales=16)
-    for quantized in EITHER:
+    for quantized, splits in product(EITHER, (1, 2)):
         attention_decode_wide(
             launcher, inputs, shape, rounded, TABLES, WideWorkspace(queries=0, row_numbers=0),
-            output(shape.query_columns, quantized=quantized), rules=AttentionRules(),
+            output(shape.query_columns, quantized=quantized), rules=AttentionRules(), splits=splits,
         )  # fmt: skip
     return {key for key in launcher.keys if key.startswith("attention.")}
 
