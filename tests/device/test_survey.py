@@ -6,9 +6,10 @@ import ctypes
 from typing import TYPE_CHECKING
 
 import pytest
-from stub_libcuda import stub
+from stub_libcuda import build, stub
 
 from zse.device.cuda.gpu import Gpu
+from zse.device.cuda.library import Driver
 from zse.device.survey import survey_cuda
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ def test_every_gpu_is_described_and_closed_again(
     assert (survey.driver_version, survey.problem) == ("12.4", None)
     assert [gpu.info.ordinal for gpu in survey.gpus] == [0, 1]
     assert all(gpu.problem is None and gpu.info.free_bytes == 1 << 30 for gpu in survey.gpus)
+
+
+def test_a_survey_starts_a_driver_that_nobody_has_started() -> None:
+    fresh = Driver(str(build("-DNOT_STARTED")))  # a library of its own
+    assert len(survey_cuda(fresh).gpus) == 1
 
 
 def test_a_gpu_that_is_in_use_stays_current_behind_a_survey_of_several(

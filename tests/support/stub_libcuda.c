@@ -74,7 +74,7 @@ Result cuDeviceGetAttribute(int *out, int attribute, int device) {
 Result cuDevicePrimaryCtxRetain(void **out, int device) { MAY_FAIL; __sync_fetch_and_add(&contexts, 1); *out = (void *)(intptr_t)(device + 1000); return 0; }
 Result cuDevicePrimaryCtxRelease_v2(int device) { MAY_FAIL; (void)device; __sync_fetch_and_sub(&contexts, 1); return 0; }
 Result cuCtxSetCurrent(void *context) { MAY_FAIL; current = context; return 0; }
-Result cuCtxGetCurrent(void **out) { MAY_FAIL; *out = current; return 0; }
+Result cuCtxGetCurrent(void **out) { MAY_FAIL; *out = current; return one_visible == -2 ? 3 : 0; }
 Result cuCtxSetLimit(int limit, size_t value) { NEEDS_CONTEXT; return limit == 0 && value ? 0 : 1; }
 
 // --- memory --------------------------------------------------------------------------------------

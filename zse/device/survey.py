@@ -53,8 +53,9 @@ def survey_cuda(driver: Driver | None = None) -> CudaSurvey:
         driver = driver or Driver()
         version = version_text(driver.read_version())
         driver.version()
+        ordinals = seen_ordinals(driver)  # before any context is asked for: it starts the driver
         with _same_context(driver):
-            gpus = tuple(_look_at(driver, ordinal) for ordinal in seen_ordinals(driver))
+            gpus = tuple(_look_at(driver, ordinal) for ordinal in ordinals)
         links = tuple(read_links(driver))
     except CudaError as error:
         return CudaSurvey(driver_version=version, gpus=(), problem=error)
