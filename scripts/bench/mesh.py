@@ -35,6 +35,7 @@ from mesh_world import Nodes, PipedWire, Wire, why_not
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "a secret of this benchmark"
 FAULTS = ["none", "kill", "hang", "cut", "mute", "slow"]
+"""With ``--ranks`` there are ``rank`` and ``stopped-rank``, too."""
 LOAD = {"device": "cpu", "threads": 1, "num_blocks": 512, "block_size": 16, "max_sequences": 16,
         "max_batch_tokens": 256, "deterministic": True, "speculate": "off",
         "prefix_cache": False}  # fmt: skip
@@ -83,6 +84,10 @@ def break_it(fault: str, wire: Wire, nodes: Nodes, victim: int) -> None:
         nodes.signal(victim, signal.SIGKILL)
     elif fault == "hang":
         nodes.signal(victim, signal.SIGSTOP)
+    elif fault == "rank":
+        nodes.signal_ranks(victim, signal.SIGKILL)
+    elif fault == "stopped-rank":
+        nodes.signal_ranks(victim, signal.SIGSTOP)
     elif fault in ("cut", "mute"):
         wire.tell(f"{fault} {victim}")
     elif fault == "slow":
@@ -108,7 +113,12 @@ def inside(arguments) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "wire": f"{arguments.mbit:g} Mbit/s, {2 * arguments.delay_ms:g} ms there and back",
     }
-    nodes = Nodes(Path(arguments.folder), arguments.wire, discovery=arguments.discovery)
+    nodes = Nodes(
+        Path(arguments.folder),
+        arguments.wire,
+        discovery=arguments.discovery,
+        ranks=arguments.ranks,
+    )
     if arguments.discovery:
         report["discovery"] = measure_discovery(
             nodes, SECRET.encode(), count=arguments.nodes, rounds=arguments.rounds,
@@ -132,7 +142,8 @@ def joined(arguments, nodes: Nodes, cleanup: ExitStack) -> tuple[Asking, list[li
     from zse.settings import load_settings
 
     # A prompt's rows are computed together where nobody compares the text.
-    load = {**LOAD, "deterministic": not arguments.prefill}
+    load = {**LOAD, "deterministic": not arguments.prefill,
+            "exact_activations": arguments.ranks > 1}  # fmt: skip
     options, settings = load_options(**load), load_settings()
     reader = open_file(arguments.model, options, settings)
     alone = Asking(load_runner(reader, options), options)
@@ -190,13 +201,12 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--mbit", type=float, default=1000.0)
     parser.add_argument("--delay-ms", type=float, default=2.5, help="one way")
-    parser.add_argument(
-        "--faults", nargs="*", default=["none", "kill", "hang", "cut", "mute", "slow"]
-    )
+    parser.add_argument("--faults", nargs="*", default=FAULTS)
     parser.add_argument(
         "--prefill", type=int, default=0, help="time a prompt of so many tokens, and nothing else"
     )
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--ranks", type=int, default=1, help="processes that share each layer")
     parser.add_argument("--discovery", action="store_true", help="time it, and nothing else")
     parser.add_argument("--rounds", type=int, default=3, help="of such prompts")
     parser.add_argument("--minutes", type=float, default=0.0, help="break nothing for so long")

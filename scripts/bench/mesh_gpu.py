@@ -24,12 +24,15 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 
 from child_processes import children_of
 from machine import machine_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SECRET = "a secret of this benchmark"
 START_SECONDS = 90.0
@@ -80,11 +83,13 @@ def post(port: int, body: dict[str, Any], seconds: float = 120.0) -> dict[str, A
         return {"error": error.read().decode(errors="replace")[:500]}
 
 
-def wait_ready(server: Process, port: int) -> float:
+def wait_ready(server: Process, port: int, beside: Sequence[Process] = ()) -> float:
+    """Wait until a server is ready; say what it, or what it needs beside it, said at its end."""
     begun = time.monotonic()
     while True:
-        if server.process.poll() is not None or time.monotonic() - begun > START_SECONDS:
-            raise SystemExit(f"the server does not start: {server.last_words()}")
+        ended = [one for one in (server, *beside) if one.process.poll() is not None]
+        if ended or time.monotonic() - begun > START_SECONDS:
+            raise SystemExit(f"the server does not start: {(ended or [server])[0].last_words()}")
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=2).close()
             return time.monotonic() - begun
@@ -196,7 +201,7 @@ def main() -> None:
                  "--mesh-nodes", str(len(nodes_gpus)), "--mesh-split", "even",
                  "--mesh-wait", str(START_SECONDS)]  # fmt: skip
         front = running.enter_context(Process(options.folder / "front.log", words))
-        ready = wait_ready(front, port)
+        ready = wait_ready(front, port, nodes)
         mesh = measured(port, options.tokens, options.streams)
         found = mesh.pop("texts")
         same = sum(a == b for a, b in zip(texts, found, strict=True))

@@ -10,6 +10,10 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
+
+from child_processes import children_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -79,8 +83,9 @@ class Wire:
 class Nodes:
     """Processes, one in each namespace; numbered from 1."""
 
-    def __init__(self, folder: Path, wire: int, *, discovery: bool = False) -> None:
+    def __init__(self, folder: Path, wire: int, *, discovery: bool = False, ranks: int = 1) -> None:
         self._folder, self._wire, self._discovery = folder, wire, discovery
+        self._ranks = ranks
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._starts: dict[int, int] = {}
 
@@ -89,6 +94,7 @@ class Nodes:
         words = [sys.executable, "-m", "zse", "mesh", "start", "--listen", address]
         words += ["--name", f"n{number}", "--threads", "1", "--memory-gib", "1"]
         words += ["--discovery" if self._discovery else "--no-discovery"]
+        words += ["--tensor-parallel", str(self._ranks)]
         self._starts[number] = self._starts.get(number, 0) + 1
         with (self._folder / f"n{number}.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(
@@ -109,6 +115,12 @@ class Nodes:
 
     def signal(self, number: int, which: int) -> None:
         self.processes[number].send_signal(which)
+
+    def signal_ranks(self, number: int, which: int) -> None:
+        """Send a signal to all processes of a node but its own."""
+        for rank in children_of(self.processes[number].pid):
+            with suppress(ProcessLookupError):
+                os.kill(rank, which)
 
     def cpu_seconds(self) -> float:
         """Return what all nodes have taken of processors."""

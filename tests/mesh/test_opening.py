@@ -110,7 +110,7 @@ def gpus(*problems: DeviceError | None) -> Any:
         )
         for number, problem in enumerate(problems)
     ]
-    return lambda: SimpleNamespace(gpus=tuple(found))
+    return lambda: SimpleNamespace(gpus=tuple(found), problem=None)
 
 
 def test_a_node_with_a_gpu_says_what_that_has(monkeypatch: pytest.MonkeyPatch) -> None:

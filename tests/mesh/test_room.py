@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from types import SimpleNamespace
 
 from mesh_requests import until
 
+from zse.errors import RankError
 from zse.mesh import node as node_module
 from zse.mesh import worker as worker_module
 from zse.mesh.frames import Frame, Kind
-from zse.mesh.messages import AskLook, Done, decode, encode
+from zse.mesh.messages import AskLook, Done, Order, Place, decode, encode
 from zse.mesh.node import Node, NodeSetup
 from zse.mesh.room import Room
 from zse.mesh.worker import Worker
@@ -68,3 +70,35 @@ def test_a_node_answers_so_many_questions_at_once_and_refuses_more(monkeypatch):
     node._take(link, Frame(kind=Kind.ASK, step=3, head=encode(AskLook("nowhere:1", 1.0))))
     until(lambda: len(answers) == 4)
     node._listener.close()
+
+
+def test_a_worker_outlives_what_fails_while_it_has_nothing_to_do(caplog):
+    class Broken:
+        """A stage whose rank is lost: it has nothing to send to a standby."""
+
+        layers, is_primary = (0, 2), True
+
+        def blocks_to_settle(self, *_, **__):
+            tried.append(1)
+            raise error
+
+        def close(self):
+            pass
+
+    tried, error = [], RankError("rank 1 was ended by SIGKILL")
+    worker = Worker("n", SimpleNamespace(backlog_bytes=lambda *_: 0), lambda _: None)
+    place = Place(0, 2, "other", "nowhere:1")
+    worker._order = Order(1, [], [], [place], 0, [])
+    worker._hosts[0, 2] = Broken()
+    tasks, done = queue.SimpleQueue(), []
+    thread = threading.Thread(target=worker.run, args=(tasks,))
+    thread.start()
+    until(lambda: tried)
+    error = ValueError("anything else")
+    tasks.put(done.append)  # what comes is done, and settling is tried again
+    until(lambda: len(tried) > 1)
+    tasks.put(None)
+    thread.join(60)
+    assert done
+    assert "anything else" in caplog.text
+    assert "SIGKILL" not in caplog.text  # who watches the ranks has said it

@@ -22,7 +22,7 @@ from zse.options import load_options
 from zse.settings import load_settings
 
 pytestmark = pytest.mark.gpu
-LOAD = {"device": "cpu", "num_blocks": 64, "block_size": 16, "max_sequences": 2,
+LOAD = {"device": "cpu", "num_blocks": 64, "block_size": 32, "max_sequences": 2,
         "max_context": 256, "deterministic": True}  # fmt: skip
 PROMPT, NUM_TOKENS, TAKEN_OVER = [5, 6, 7, 9, 11, 4, 8], 12, 6
 

@@ -87,13 +87,14 @@ def _facts_of_gpus(name: str, memory_bytes: int, devices: NodeDevices) -> Facts:
 
     Matrices are read at most of what memory gives; one that is named twice serves two in turns.
     """
-    states = {state.info.ordinal: state for state in survey_cuda().gpus}
+    survey = survey_cuda()
+    states = {state.info.ordinal: state for state in survey.gpus}
     ordinals = [check_device(device) for device in devices.names]
     free, rates = [], []
     for ordinal in ordinals:
         state = states.get(ordinal)
         if state is None or state.problem is not None:
-            why = "there is none" if state is None else state.problem
+            why = (survey.problem or "there is none") if state is None else state.problem
             raise DeviceError(f"GPU {ordinal} cannot be a node of a mesh: {why}")
         turns = ordinals.count(ordinal)
         free.append(state.info.free_bytes // turns)

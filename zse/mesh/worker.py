@@ -75,18 +75,25 @@ class Worker:
             try:
                 work = tasks.get(timeout=_IDLE_SECONDS if not is_settled else None)
             except queue.Empty:
-                is_settled = self._settle(is_idle=True)
+                is_settled = self._outlive(_settle_more) is not False
                 continue
             if work is None:
                 break
             is_settled = False
-            try:
-                work(self)
-            except ZSEError as error:
-                _LOG.warning("a frame was refused: %s", error)
-            except Exception:  # noqa: BLE001 - a node outlives what it is sent
-                _LOG.exception("the worker of a node failed")
+            self._outlive(work)
         self._close_stages()
+
+    def _outlive(self, work: Work) -> object:
+        """Do something, whatever comes of it; return what it returns, or None where it failed."""
+        try:
+            return work(self)
+        except RankError:
+            pass  # the node leaves its front, which has others go on
+        except ZSEError as error:
+            _LOG.warning("a frame was refused: %s", error)
+        except Exception:  # noqa: BLE001 - a node outlives what it is sent
+            _LOG.exception("the worker of a node failed")
+        return None
 
     # --- what a front asks ---------------------------------------------------------------------
 
@@ -198,7 +205,7 @@ class Worker:
         try:
             is_next = host.compute(frame.step, head, memoryview(frame.body), self._order.codecs)
         except RankError:
-            return  # the node leaves its front, which has others go on
+            raise  # no tokens, and no reason to end a request: see ``_outlive``
         except ZSEError as error:
             self._report(frame.step, error)
             return
@@ -268,6 +275,10 @@ class Worker:
                 self._outgoing.send("blocks", place, frame)
                 is_settled = False
         return is_settled
+
+
+def _settle_more(worker: Worker) -> bool:
+    return worker._settle(is_idle=True)
 
 
 def _no_order() -> Order:
