@@ -36,7 +36,12 @@ MOST = 0.1
 
 
 def logits_of(
-    path: Path, precision: str, weights: str = "auto", tokens: int = len(PROMPT)
+    path: Path,
+    precision: str,
+    weights: str = "auto",
+    tokens: int = len(PROMPT),
+    *,
+    is_expected: bool = False,
 ) -> torch.Tensor:
     settings = load_settings()
     options = load_options(
@@ -44,6 +49,9 @@ def logits_of(
         prefill_weights=weights, kernels=settings.serve.load.device.kernels,
     )  # fmt: skip
     with closing(load_runner(path, options, cache_dir=settings.cache_dir)) as runner:
+        if is_expected:
+            runner.expect_step(tokens)
+            runner.settle()
         return as_tensor(runner.logits(PROMPT[:tokens]))
 
 
@@ -80,3 +88,12 @@ def test_kept_weights_hardly_change_long_prompts_and_serve_shorter_ones_too(
     assert not kept.equal(wide)
     errors = (kept - wide).norm(dim=1) / wide.norm(dim=1)
     assert float(errors.median()) < MOST
+
+
+@pytest.mark.parametrize("scheme", ["int4", "int8"])
+def test_a_long_prompt_that_was_expected_has_the_bits_of_one_that_was_not(
+    make_pair: Callable[..., Any], scheme: str
+) -> None:
+    path = make_pair("llama", scheme, **SHAPE).path
+    expected = logits_of(path, "8", "keep", is_expected=True)
+    assert expected.equal(logits_of(path, "8", "keep"))
