@@ -12,7 +12,7 @@ from family_shapes import shape_of
 from mapped_files import present_bytes
 from safetensors.torch import load_file, save_file
 
-from zse.backends.cpu import presence
+from zse.backends.cpu import page_mapping
 from zse.engine.requirements import facts_of
 from zse.errors import CheckpointError, FormatError, UnsupportedModelError
 from zse.format.reader import ZSEReader
@@ -134,7 +134,7 @@ def test_a_start_reads_no_byte_of_a_head(
     device: str, checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ZSEReader, "release", lambda *_: None)  # else torch drops what it packed
-    monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+    monkeypatch.setattr(page_mapping, "_FEWEST_BYTES", 1)
     out = tmp_path / "m.zse"
     convert_model(checkpoint("qwen3_5"), out, "bf16")
     with ZSEReader(out) as reader:
@@ -142,7 +142,7 @@ def test_a_start_reads_no_byte_of_a_head(
         with closing(load_runner(reader, options)) as runner:
             runner.logits([5, 6, 7])
         if device == "cpu":
-            presence.begin_to_map(reader).join()
+            page_mapping.begin_to_map(reader).join()
         layer, head = (
             reader.part(f"{name}.gate_up.weight", "data") for name in ("layers.2", "mtp.0")
         )

@@ -91,9 +91,9 @@ def begin_arrival(
 def begin_to_map(reader: ModelFile) -> None:
     """Begin to make a file's pages present where a CPU reads them; no one has to wait for it."""
     if isinstance(reader, ZSEReader):
-        from zse.backends.cpu import presence
+        from zse.backends.cpu import page_mapping
 
-        presence.begin_to_map(reader)
+        page_mapping.begin_to_map(reader)
 
 
 @record

@@ -18,8 +18,8 @@ from any_layers import attention, experts, layer, model, write_model
 from mapped_files import mapped_bytes
 
 from zse.backends.cpu import backend
-from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.memory import Pages, address_of
+from zse.backends.cpu.page_mapping import PageArrival
 from zse.backends.cpu.sampling import ROW_BYTES
 from zse.backends.cpu.supported import warn_of_size
 from zse.backends.types import SequenceChunk, StepBatch, kind_of

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.cpu.adapters import NativeAdapter
-from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.execution import Stream, computed
 from zse.backends.cpu.flow import StreamFlow
 from zse.backends.cpu.kept import Logits
 from zse.backends.cpu.later import LaterStep
 from zse.backends.cpu.memory import Pages
 from zse.backends.cpu.pacing import PacedWeights, say, window_of
+from zse.backends.cpu.page_mapping import PageArrival
 from zse.backends.cpu.program import Recorder
 from zse.backends.cpu.ranks import Meetings, ShareOfFile
 from zse.backends.cpu.registers import Registers

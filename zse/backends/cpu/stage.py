@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.backends.cpu.arrival import PageArrival
 from zse.backends.cpu.backend import CPUBackend
 from zse.backends.cpu.execution import Stream, computed
+from zse.backends.cpu.page_mapping import PageArrival
 from zse.backends.kv_groups import whole_groups
 from zse.backends.stage_checks import check_image, num_rows_of
 

@@ -1,4 +1,4 @@
-"""A mapped file's pages are made present before anything reads them."""
+"""A mapped file's pages are mapped before anything reads them."""
 
 import mmap
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mapped_files import mapped_bytes
 
-from zse.backends.cpu import presence
+from zse.backends.cpu import page_mapping
 from zse.format.reader import ZSEReader
 from zse.quantize.locate import locate_model
 from zse.settings import Settings
@@ -20,11 +20,11 @@ def model(tmp_path_factory):
 
 
 def test_weights_that_nobody_read_are_present(model, monkeypatch):
-    monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+    monkeypatch.setattr(page_mapping, "_FEWEST_BYTES", 1)
     with ZSEReader(model) as reader:
         weights = len(reader.weights())
         assert mapped_bytes(model) < weights // 2
-        presence.begin_to_map(reader).join()
+        page_mapping.begin_to_map(reader).join()
         assert mapped_bytes(model) >= weights
 
 
@@ -32,9 +32,9 @@ def test_weights_that_nobody_read_are_present(model, monkeypatch):
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
 )
 def test_huge_pages_are_asked_for_the_weights_and_for_nothing_before_them(model, monkeypatch):
-    monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+    monkeypatch.setattr(page_mapping, "_FEWEST_BYTES", 1)
     with ZSEReader(model) as reader:
-        presence.begin_to_map(reader).join()
+        page_mapping.begin_to_map(reader).join()
         asked = [
             int(size) * 1024
             for size, flags in re.findall(
@@ -48,9 +48,9 @@ def test_huge_pages_are_asked_for_the_weights_and_for_nothing_before_them(model,
 
 
 def test_a_reader_may_be_closed_meanwhile(model, monkeypatch):
-    monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+    monkeypatch.setattr(page_mapping, "_FEWEST_BYTES", 1)
     with ZSEReader(model) as reader:
-        thread = presence.begin_to_map(reader)
+        thread = page_mapping.begin_to_map(reader)
     thread.join()
     del reader
     assert mapped_bytes(model) == 0
@@ -58,11 +58,11 @@ def test_a_reader_may_be_closed_meanwhile(model, monkeypatch):
 
 def test_few_weights_and_more_than_half_of_the_memory_are_left_alone(model, monkeypatch):
     with ZSEReader(model) as reader:
-        assert presence.begin_to_map(reader) is None
-        monkeypatch.setattr(presence, "_FEWEST_BYTES", 1)
+        assert page_mapping.begin_to_map(reader) is None
+        monkeypatch.setattr(page_mapping, "_FEWEST_BYTES", 1)
         pages = len(reader.weights()) // mmap.PAGESIZE
         monkeypatch.setattr(os, "sysconf", lambda _: pages)
-        assert presence.begin_to_map(reader) is None
+        assert page_mapping.begin_to_map(reader) is None
 
 
 def test_the_view_of_all_weights_begins_with_the_first_and_ends_with_the_last(model):
