@@ -93,18 +93,31 @@ def random_batch(draw):
     return StepBatch(chunks=chunks, sampling=[[SamplingRow(temperature=0.0)] for _ in chunks])
 
 
+def filled_batch(draw):
+    """Return a step of 400 rows: some answers, and a piece of a prompt."""
+    answers = draw.randint(1, 11)
+    counts = [*[1] * answers, 400 - answers]
+    chunks = []
+    for slot, count in enumerate(counts):
+        start = draw.randrange(BLOCKS_EACH * 32 - count)
+        blocks = list(range(slot * BLOCKS_EACH, (slot + 1) * BLOCKS_EACH))
+        tokens = [draw.randrange(96) for _ in range(count)]
+        chunks.append(SequenceChunk(slot, tokens, start, blocks, kind_of(count)))
+    return StepBatch(chunks=chunks, sampling=[[SamplingRow(temperature=0.0)] for _ in chunks])
+
+
 def launched(runner, stub, batch):
     stub.forget_launches()
     runner.execute(batch)
     return stub.launches()
 
 
-def compared(runner, stub, count=24):
+def compared(runner, stub, count=24, make=random_batch):
     """Hold steps with patterns against the same without; return in how many one was used."""
     maker, draw = runner._backend._maker, random.Random(7)
     num_used = 0
     for _ in range(count):
-        batch = random_batch(draw)
+        batch = make(draw)
         runner.execute(batch)  # memory of its inputs has grown by now
         before = sum(found.num_used for found in maker.patterns._found.values() if found)
         by_pattern = launched(runner, stub, batch)
@@ -122,6 +135,10 @@ def compared(runner, stub, count=24):
 def test_a_step_by_patterns_launches_what_the_program_would(open_runner, stub, more):
     runner = open_runner(**more)
     assert compared(runner, stub) > 10
+
+
+def test_steps_that_are_filled_to_as_many_rows_are_launched_by_a_pattern(open_runner, stub):
+    assert compared(open_runner(), stub, 12, filled_batch) > 6
 
 
 def test_a_model_of_few_layers_is_gone_through(open_runner, stub):
@@ -146,7 +163,8 @@ def test_a_model_in_the_place_of_another_is_launched_by_its_patterns_at_once(
     second, moved_bytes = takes_over(first, tmp_path / "other.zse")
     assert moved_bytes > 0
     assert any(
-        found and found.is_trusted for found in second._backend._maker.patterns._found.values()
+        found and found.num_checked >= CHECKS
+        for found in second._backend._maker.patterns._found.values()
     )
     assert compared(second, stub, 8) > 4
     second.close()
@@ -174,14 +192,14 @@ class Form(NamedTuple):
 class Size:
     """As much of a step's shape as patterns look at."""
 
-    def __init__(self, rows):
-        self.rows = self.prefill_rows = self.length_bytes = rows
+    def __init__(self, rows, prompt_rows):
+        self.rows, self.prefill_rows, self.length_bytes = rows, prompt_rows, 4 * prompt_rows
 
 
-def step(patterns, rows, arguments, *, keys=("a", "b")):
+def step(patterns, rows, arguments, *, keys=("a", "b"), prompt_rows=None):
     """Run a step whose layer ``i`` launches ``arguments(i, rows)``; return launches and layers."""
     made, gone_through = Made(), []
-    launcher = RepeatingLauncher(made, patterns, Size(rows))
+    launcher = RepeatingLauncher(made, patterns, Size(rows, prompt_rows or rows))
     keys_of = keys if callable(keys) else lambda _layer: keys
     for layer in range(patterns.num_layers):
         if launcher.begin_layer():
@@ -263,6 +281,21 @@ def test_steps_of_one_size_alone_prove_nothing():
     for _ in range(12):
         _, gone_through = step(patterns, 10, lambda i, n: (1000 + i, n))
         assert gone_through == list(range(9))
+
+
+def test_steps_of_as_many_rows_prove_something_for_others_of_as_many():
+    """As pieces of prompts do, which fill steps to the same number beside more and more answers."""
+    patterns = Patterns(9)
+
+    def of_rows(layer, rows):
+        return 1000 + layer * rows, 64
+
+    for number in range(8):
+        is_right, gone_through = step(patterns, 1152, of_rows, prompt_rows=1000 - number)
+        assert is_right
+        assert (len(gone_through) < 9) == (number > CHECKS)
+    for rows in (1024, 1280, 1152):  # by which it is found that these numbers are the step's own
+        assert step(patterns, rows, of_rows, prompt_rows=700) == (True, list(range(9)))
 
 
 def test_other_kernels_are_another_pattern():

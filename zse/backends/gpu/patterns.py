@@ -91,11 +91,27 @@ class Pattern:
     members: dict[int, Member]
     """The layers behind them, by number."""
     num_checked: int = 0
+    """Steps of other numbers of rows that it has told."""
+    num_alike: int = 0
+    """Steps of as many rows that it has told: pieces of prompts fill a step to the same number."""
     num_used: int = 0
 
+    def is_known_for(self, shape: InputShape) -> bool:
+        """Whether it has told enough other steps to tell one of this shape."""
+        is_alike = shape.rows == self.shape.rows and self.num_alike >= CHECKS
+        return is_alike or self.num_checked >= CHECKS
+
     @property
-    def is_trusted(self) -> bool:
-        return self.num_checked >= CHECKS and self.num_used % USES_BETWEEN_CHECKS > 0
+    def is_due(self) -> bool:
+        """Whether it is to be held against a whole step again."""
+        return self.num_used % USES_BETWEEN_CHECKS == 0
+
+    def note_told(self, shape: InputShape) -> None:
+        """Note that it has told a step, which proves something where other things lie elsewhere."""
+        mine = self.shape
+        if shape.prefill_rows != mine.prefill_rows and shape.length_bytes != mine.length_bytes:
+            self.num_checked += shape.rows != mine.rows
+            self.num_alike += shape.rows == mine.rows
 
     def tells(self, layers: dict[int, list[Launch]]) -> bool:
         """Whether it tells all launches of a step's layers."""
@@ -130,13 +146,13 @@ class Patterns:
         """Whether the layers of such a step are known not to be alike."""
         return self._found.get(signature_of(first), self) is None
 
-    def to_use(self, first: list[Launch]) -> Pattern | None:
+    def to_use(self, shape: InputShape, first: list[Launch]) -> Pattern | None:
         """Return what layers of a step may be launched by; None: go through them."""
         pattern = self._found.get(signature_of(first))
-        if pattern is None or pattern.num_checked < CHECKS:
+        if pattern is None or not pattern.is_known_for(shape):
             return None
         pattern.num_used += 1
-        return pattern if pattern.is_trusted else None
+        return None if pattern.is_due else pattern
 
     def learn(self, shape: InputShape, layers: dict[int, list[Launch]]) -> None:
         """Take what a step launched in all layers but the first and the last."""
@@ -147,8 +163,8 @@ class Patterns:
                 self._found[signature] = _pattern_of(shape, layers)
         elif not pattern.tells(layers):
             self._found[signature] = None
-        elif _are_unlike(shape, pattern.shape):
-            pattern.num_checked += 1
+        else:
+            pattern.note_told(shape)
 
 
 def signature_of(layer: list[Launch]) -> Signature:
@@ -183,13 +199,4 @@ def _places(launches: list[Launch], reference: list[Launch]) -> tuple[Place, ...
         for call, (own, other) in enumerate(zip(launches, reference, strict=True))
         for argument, (mine, theirs) in enumerate(zip(own.arguments, other.arguments, strict=True))
         if mine != theirs
-    )
-
-
-def _are_unlike(shape: InputShape, other: InputShape) -> bool:
-    """Whether every size that places things in a step's memory differs between two steps."""
-    return (
-        shape.rows != other.rows
-        and shape.prefill_rows != other.prefill_rows
-        and shape.length_bytes != other.length_bytes
     )

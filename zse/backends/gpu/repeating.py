@@ -64,7 +64,7 @@ class RepeatingLauncher:
         last = self.patterns.num_layers - 1
         if self._layer == FIRST + 1:
             first = self._noted[FIRST]
-            self._used = self.patterns.to_use(first)
+            self._used = self.patterns.to_use(self.shape, first)
             if self._used is None and self.patterns.are_unlike(first):
                 self._noted.clear()
         if self._used is not None:
