@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attention_models import beside, mixed, told
@@ -15,7 +16,12 @@ from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.kept_weights import KeptWeights, kept_of
 from zse.backends.gpu.kv_pool import KVLayout, LayerKV, layout_for
-from zse.backends.gpu.memory import choose_num_blocks, kept_limit_bytes, with_long_steps
+from zse.backends.gpu.memory import (
+    choose_num_blocks,
+    kept_limit_bytes,
+    with_agreement,
+    with_long_steps,
+)
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.backends.kv_groups import KVGroups, groups_of
@@ -29,6 +35,9 @@ from zse.models.memory import ModelFacts, estimate_memory
 from zse.models.uniform import TensorNames, UniformDecoder
 from zse.options import LoadOptions, load_options
 from zse.units import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def layout(*dtypes: str) -> KVLayout:
@@ -252,7 +261,28 @@ def test_a_large_gpu_takes_longer_steps_where_nobody_set_their_length() -> None:
     assert (tokens(80), tokens(24)) == (8192, 2048)
     assert tokens(80, max_batch_tokens=512) == 512
     assert tokens(80, vram_gib=16) == tokens(80, deterministic=True) == 2048
-    assert tokens(80, lora_gib=1) == tokens(80, tensor_parallel=2) == 2048
+    assert tokens(80, lora_gib=1) == 2048
     windows = SPEC.layers[0]
     windows = replace(windows, mixer=replace(windows.mixer, window=100))
     assert tokens(80, replace(SPEC, layers=(windows,))) == 2048
+
+
+class OtherRank:
+    """A link to one other rank, by what that one has."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = numbers
+
+    def least(self, numbers: Sequence[int]) -> list[int]:
+        return [min(pair) for pair in zip(numbers, self._numbers, strict=True)]
+
+
+def test_all_ranks_take_longer_steps_or_none_does() -> None:
+    def agreed(other_gib: int, edges: object = None, **values: object) -> tuple[int, int]:
+        part: Any = SimpleNamespace(link=OtherRank(4, other_gib * GIB), edges=edges)
+        own = with_agreement(part, SPEC, options(tensor_parallel=2, **values), 80 * GIB)
+        return own.batch.max_sequences, own.batch.max_batch_tokens
+
+    assert agreed(80) == (4, 8192)
+    assert agreed(24) == agreed(80, vram_gib=16) == (4, 2048)
+    assert agreed(80, edges=SimpleNamespace()) == (4, 2048)

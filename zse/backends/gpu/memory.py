@@ -18,6 +18,7 @@ from zse.units import GIB
 if TYPE_CHECKING:
     from zse.backends.gpu.budget import MemoryBudget
     from zse.backends.gpu.state_pool import StatePool
+    from zse.backends.ranks import RankPart
     from zse.device.gpu import Pool
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
@@ -69,15 +70,31 @@ def with_long_steps(spec: ModelSpec, options: LoadOptions, total_bytes: int) -> 
     """
     allowed = options.device.vram_bytes or total_bytes
     is_free = options.batch.max_batch_tokens == BatchOptions().max_batch_tokens
-    is_alone = options.ranks.tensor_parallel == 1 and not options.lora.gpu_bytes
-    is_usual = not (spec.is_encoder or options.device.deterministic)
-    if not (is_free and is_alone and is_usual and min(allowed, total_bytes) >= LARGE_BYTES):
+    is_usual = not (spec.is_encoder or options.device.deterministic or options.lora.gpu_bytes)
+    if not (is_free and is_usual and min(allowed, total_bytes) >= LARGE_BYTES):
         return options
     for layer in spec.layers:
         mixer = layer.mixer
         if layer.experts is not None or not is_attention(mixer) or mixer.window or mixer.latent:
             return options
     return with_values(options, {"max_batch_tokens": LONG_STEP_TOKENS})
+
+
+def with_agreement(
+    part: RankPart, spec: ModelSpec, options: LoadOptions, total_bytes: int
+) -> LoadOptions:
+    """Return options by which all ranks of a model make steps of one length, of as many rows.
+
+    Stages get prompts in pieces, of which all are computed at once: these stay short.
+
+    Args:
+        spec: Of this rank's share.
+        total_bytes: Memory of its GPU.
+    """
+    own_bytes = min(options.device.vram_bytes or total_bytes, total_bytes)
+    most, least_bytes = part.link.least([options.batch.max_sequences, own_bytes])
+    options = with_values(options, {"max_sequences": most})
+    return options if part.edges is not None else with_long_steps(spec, options, least_bytes)
 
 
 def kept_limit_bytes(

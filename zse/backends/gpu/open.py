@@ -20,6 +20,7 @@ from zse.backends.gpu.memory import (
     choose_num_blocks,
     kept_limit_bytes,
     limited,
+    with_agreement,
     with_long_steps,
 )
 from zse.backends.gpu.model import DeviceModel
@@ -32,7 +33,6 @@ from zse.backends.states import states_on_gpu, with_states_that_fit
 from zse.errors import DeviceError
 from zse.kernels.find import find_pack
 from zse.kernels.tuning import Tuning
-from zse.option import with_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,8 +120,7 @@ def build_backend(
     spec, phases = load.spec, load.phases
     options = with_states_that_fit(spec, load.options, arrival.budget.for_cache)
     if load.part is not None:
-        (most,) = load.part.link.least([options.batch.max_sequences])
-        options = with_values(options, {"max_sequences": most})
+        options = with_agreement(load.part, spec, options, arrival.gpu.info.total_bytes)
     elif arrival.budget.holds_weights:  # else layers stream, and memory is short
         options = with_long_steps(spec, options, arrival.gpu.info.total_bytes)
     _check_options(options)
