@@ -14,6 +14,7 @@ from zse.kernels.embed import variants as embed
 from zse.kernels.exchange import variants as exchange
 from zse.kernels.experts import variants as experts
 from zse.kernels.gate_up import variants as gate_up
+from zse.kernels.join import variants as join
 from zse.kernels.latent import variants as latent
 from zse.kernels.linear import variants as linear
 from zse.kernels.lm_head_sample import variants as lm_head_sample
@@ -43,6 +44,7 @@ FOLDERS = (
     latent,
     exchange,
     turned,
+    join,
 )
 
 

@@ -1,0 +1,1 @@
+"""Embeddings of tokens beside the states that come with them, each by its norm."""
