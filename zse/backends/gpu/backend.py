@@ -18,7 +18,7 @@ from zse.backends.gpu.retained import Retained
 from zse.backends.gpu.step import StepPlan, plan_step, without_choice
 from zse.backends.gpu.step_maker import StepMaker
 from zse.backends.gpu.step_timer import StepTimer
-from zse.backends.gpu.transfers import RING, DeviceRows, ResultRing, SampledMemory, StagingRing
+from zse.backends.gpu.transfers import NOTHING, RING, ResultRing, SampledMemory, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.states import check_states
 from zse.backends.types import DeviceUsed, FinishedStep, logit_rows, mask_bytes
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.parted import Part
     from zse.backends.gpu.state_pool import StatePool
-    from zse.backends.gpu.transfers import PendingResults
+    from zse.backends.gpu.transfers import PendingResults, Told
     from zse.backends.operations import Forward, PendingStep
     from zse.backends.types import LogitRows, StepBatch
     from zse.device.gpu import Block, Gpu, Stream
@@ -70,6 +70,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         self._maker = StepMaker(gpu, stream, launcher, model, memory)
         self._limits = limits = self._maker.limits
         self._mask_staging = StagingRing(gpu)
+        self.leaves_states = model.plans.leaves_states
         self.states = model.plans.states
         self._draft_states = DraftStates(self.states)
         self._sampled = SampledMemory(
@@ -202,22 +203,25 @@ class GPUBackend(PooledBlocks, GuessingBackend):
             captured = self._graphs.repeat(plan, partial(forward, self), self.choose)
             if not self._ends_here:
                 return self._pass_on(captured.residual, plan)
+            told = self._told(plan, captured.left)
             if (choice := captured.choice) is None:
-                return self._result_ring.receive(plan, self._stream)
+                return self._result_ring.receive(plan, self._stream, told)
             replay = partial(choice.launch, self._stream)
-            return MaskedStep(partial(self._choose, plan, captured.masks, replay))
+            return MaskedStep(partial(self._choose, plan, captured.masks, replay, told))
         step = self._maker.begin(plan, self._memory.sequences)
         self._receive(step.scratch.residual, plan)
+        self._give(plan, step)
         forward(self, step)
         if not self._ends_here:
             return self._pass_on(step.scratch.residual, plan)
-        if not plan.sampled and self._alone is not None and self._maker is self._alone[0]:
+        told = self._told(plan, step.scratch.left, step)
+        is_alone = self._alone is not None and self._maker is self._alone[0]
+        if is_alone and not plan.sampled and told is NOTHING:
             return FinishedStep(answers=[()] * len(plan.batch.chunks))  # a piece of a prompt
-        hidden = self._hidden_of(plan, step)
         if not plan.sampling_kind.masked:
-            return self._result_ring.receive(plan, self._stream, hidden)
+            return self._result_ring.receive(plan, self._stream, told)
         choose = partial(self.choose, step)
-        return MaskedStep(partial(self._choose, plan, step.scratch.masks, choose, hidden))
+        return MaskedStep(partial(self._choose, plan, step.scratch.masks, choose, told))
 
     def _receive(self, residual: int, plan: StepPlan) -> None:
         """Have the stream of a step come from the stage before, if there is one."""
@@ -240,7 +244,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         plan: StepPlan,
         masks_address: int,
         choose: Callable[[], None],
-        hidden: DeviceRows | None = None,
+        told: Told,
     ) -> PendingResults:
         """Have the masks of a step written, send them and enqueue what chooses by them."""
         self._gpu.make_current()
@@ -251,14 +255,7 @@ class GPUBackend(PooledBlocks, GuessingBackend):
         masks.write(self._mask_staging.acquire(length).address, row_bytes)
         self._mask_staging.send(masks_address, length, self._stream)
         choose()
-        return self._result_ring.receive(plan, self._stream, hidden)
-
-    def _hidden_of(self, plan: StepPlan, step: Step) -> DeviceRows | None:
-        """Return where the head's inputs lie after a pass, if they are asked for."""
-        if not plan.wants_hidden:
-            return None
-        plain = step.scratch.plain(step.shape.wanted, self._model.spec.hidden_size)
-        return DeviceRows(address=plain.values, rows=plain.rows, columns=plain.columns)
+        return self._result_ring.receive(plan, self._stream, told)
 
     def begin(self, batch: StepBatch, cache: SequenceMemory | None = None) -> Step:
         """Send the inputs of one pass, whose operations are then launched one by one."""

@@ -57,7 +57,8 @@ class CapturedSteps(dict[GraphKey, CapturedStep]):
 
     def repeats(self, plan: StepPlan) -> bool:
         """Whether a step is one that is repeated from a graph, and graphs have begun to be."""
-        return self.can_repeat(plan) and self._is_due()
+        takes_states = self._model.plans.takes_states  # which no graph waits for
+        return not takes_states and self.can_repeat(plan) and self._is_due()
 
     @staticmethod
     def can_repeat(plan: StepPlan) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.products import Products
+from zse.kernels.layout import Plain
 from zse.kernels.linear.plan import MAX_ROWS
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.launch import cap_logits, sample
@@ -63,6 +64,10 @@ class Choosing(Products):
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Choose tokens, or only write the logits of a step with masks, which come later."""
+        if self._model.plans.leaves_states:
+            rows = Plain(rows=step.shape.rows, columns=self._hidden, values=step.scratch.left)
+            self._model.passes.before_head()
+            self._norm(step, residual, self.ends.final_norm, rows)
         if not step.shape.wanted:
             return
         self.write_logits(step, residual, head)

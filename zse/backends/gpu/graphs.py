@@ -129,6 +129,8 @@ class CapturedStep:
     """Address that it reads masks from."""
     residual: int
     """Address of the stream, where it comes from another stage or goes to one."""
+    left: int = 0
+    """Address of the states that its tokens leave."""
     is_turned: bool = False
     """Whether it reads weights that are kept turned."""
 

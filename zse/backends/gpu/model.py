@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
+from zse.backends.gpu.given_states import bind_join
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
 from zse.backends.gpu.kept_weights import KeptWeights
@@ -116,6 +117,8 @@ class DeviceModel:
             if inputs is None
             else bind_layer_inputs(inputs, weights.table(inputs.table), weights),
         )
+        self.join = None if spec.embedding.join is None else bind_join(spec.embedding.join, weights)
+        """How embeddings become the stream where tokens come with states."""
         self._key_factors = key_factors
         self._rotary = {
             rope: gpu.allocate(self.plans.rotary_table_bytes(rope)) for rope in ropes_of(spec)

@@ -14,6 +14,7 @@ from zse.kernels.attention.context import attention_over_context, gather_context
 from zse.kernels.attention.launch import attention_decode, attention_prefill, output_gate
 from zse.kernels.attention.wide import attention_decode_wide, takes_wide
 from zse.kernels.embed.launch import embed
+from zse.kernels.join.launch import join_rows
 from zse.kernels.layout import Activation, Partials, Plain, Turned
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from zse.backends.gpu.forward import Added, WideQueries
+    from zse.backends.gpu.given_states import BoundJoin
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundEmbedding, BoundLinear, BoundNorm
     from zse.backends.handles import (
@@ -74,7 +76,16 @@ class GPUOperations(Gating):
             )
         residual = step.scratch.residual
         self._gather(step, embedding.table, self._hidden, residual, scale, placing)
+        if (join := self._model.join) is not None:
+            return self._with_states(step, residual, join)
         return Residual(address=residual, norm=embedding.norm)
+
+    def _with_states(self, step: Step, stream: int, join: BoundJoin) -> Residual:
+        """Return an empty stream, to which the join of embeddings and states is to be added."""
+        both = step.scratch.plain(step.shape.rows, 2 * self._hidden)
+        join_rows(step.launcher, stream, step.scratch.given, join.norms, both)
+        sums = self._multiply(step, join.linear.weight, both, exact=True)
+        return Residual(address=stream, pending=sums, bias=join.linear.bias)
 
     def enter_stream(self, step: Step) -> Residual:
         """Return the stream, which has come from the stage before to where this one keeps it."""

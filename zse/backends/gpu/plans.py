@@ -66,6 +66,14 @@ WIDENED_BYTES = 128 << 20
 products gain more than a stay in the cache."""
 
 
+def leaves_states(spec: ModelSpec, options: LoadOptions) -> bool:
+    """Whether a model on a GPU is guessed for by what reads the states of its tokens."""
+    ranks = options.ranks
+    is_alone = ranks.tensor_parallel == ranks.pipeline_parallel == 1
+    is_whole = spec.embedding.join is None and not spec.is_encoder
+    return options.speculation.speculate == "mtp" and is_alone and is_whole
+
+
 class StepPlans:
     """What is chosen for each shape of a step, by measured choices where there are some.
 
@@ -90,6 +98,10 @@ class StepPlans:
         """Queries of a tile over lines, the same in all layers."""
         self.states = states_on_gpu(spec, options)
         self.linear_attention = linear_attention_of(self.states)
+        self.takes_states = spec.embedding.join is not None
+        """Whether tokens come with states."""
+        self.leaves_states = leaves_states(spec, options)
+        """Whether steps leave the states of their tokens, for whoever guesses by them."""
         self.max_context = options.batch.max_context or spec.max_position
         self._spec = spec
         self._linears = linears
@@ -301,6 +313,8 @@ class StepPlans:
             own_logits=wanted * model.head.rows.count * 4 if model.head.rows else 0,
             masks=wanted * mask_bytes(model.vocab_size),
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
+            given=rows * model.hidden_size * 4 if self.takes_states else 0,
+            left=rows * model.hidden_size * 2 if self.leaves_states else 0,
         )
 
     def _weights_bytes(self, shape: InputShape, columns: int, *, widened: bool) -> int:

@@ -69,6 +69,10 @@ class ScratchSizes:
     masks: int
     """Which tokens may come, a bit each."""
     sampling: int
+    given: int
+    """States that come with a step's tokens, float32."""
+    left: int
+    """States of all tokens of a step, normed, in 16 bits."""
 
     def offsets(self) -> tuple[Mapping[str, int], int]:
         """Return the offset of each buffer, and the bytes of all together."""
@@ -105,6 +109,8 @@ class Scratch:
         self.own_logits = address + offsets["own_logits"]
         self.masks = address + offsets["masks"]
         self.sampling = address + offsets["sampling"]
+        self.given = address + offsets["given"]
+        self.left = address + offsets["left"]
 
     def plain(self, rows: int, columns: int, *, first_row: int = 0) -> Plain:
         """Return the activations as bfloat16 [rows, columns], from ``first_row`` on."""

@@ -25,7 +25,7 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from zse.backends.gpu.draft_states import StateRows
     from zse.backends.types import SequenceChunk, StepBatch, StepKind
@@ -92,6 +92,11 @@ class StepPlan:
     """Tiles of rows that have one adapter each; 0 where no row has one."""
     states: StateRows | None = None
     """Where states lie, of a model that checks drafts with them; None: in the sequences' slots."""
+
+    def chunks_in_order(self) -> Iterator[SequenceChunk]:
+        """Yield the chunks in the order of their rows; what fills a step up is elsewhere."""
+        for index in (*self.single, *self.prefill):
+            yield self.batch.chunks[index]
 
     @property
     def num_rows(self) -> int:

@@ -134,6 +134,7 @@ class StepMaker:
             inputs=inputs,
             masks=step.scratch.masks,
             residual=step.scratch.residual,
+            left=step.scratch.left,
             is_turned=step.rounding == "tokens",
         )
 

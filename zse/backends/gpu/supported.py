@@ -31,8 +31,12 @@ def _obstacles(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         yield "the embedding", "a norm that no encoder of this width has"
     if spec.embedding.layer_inputs is not None:
         yield from _input_obstacles(spec.embedding.layer_inputs)
-    if spec.embedding.join is not None:
-        yield "the embedding", "states that its tokens are joined with"
+    if (join := spec.embedding.join) is not None:
+        norms = (join.embedding_norm, join.state_norm)
+        if spec.hidden_size % 16 or any(norm.kind != "rms" for norm in norms):
+            yield "the embedding", "norms of what is joined that are no RMSNorms of whole groups"
+    if spec.medusa:
+        yield "the head", "guesses by states alone (Medusa)"
     if spec.is_encoder == (spec.head.pooling == "none"):
         yield "the head", "vectors in place of logits"
     for layer in spec.layers:

@@ -76,6 +76,16 @@ class StagingRing:
 
 
 @record
+class Told:
+    """States that a step tells the host besides its tokens, where they are asked for."""
+
+    sampled: DeviceRows | None = None
+    """Of rows that are sampled: what their tokens are chosen from."""
+    left: DeviceRows | None = None
+    """Of all its tokens."""
+
+
+@record
 class DeviceRows:
     """bfloat16 [rows, columns] in the device's memory."""
 
@@ -120,6 +130,9 @@ class SampledMemory:
         return self.offsets[-1]
 
 
+NOTHING = Told()
+
+
 class ResultRing:
     """The way of sampled tokens to the host.
 
@@ -141,6 +154,7 @@ class ResultRing:
         self._offsets = memory.offsets
         self._hosts = [gpu.allocate_host(memory.length_bytes) for _ in range(count)]
         self._hidden_hosts = [GrowingBuffer(gpu) for _ in range(count)]
+        self._left_hosts = [GrowingBuffer(gpu) for _ in range(count)]
         self._events = [gpu.create_event() for _ in range(count)]
         self._next = 0
 
@@ -149,12 +163,11 @@ class ResultRing:
         while len(self._hosts) <= in_flight:
             self._hosts.append(self._gpu.allocate_host(self._offsets[-1]))
             self._hidden_hosts.append(GrowingBuffer(self._gpu))
+            self._left_hosts.append(GrowingBuffer(self._gpu))
             self._events.append(self._gpu.create_event())
 
-    def receive(
-        self, plan: StepPlan, stream: Stream, hidden: DeviceRows | None = None
-    ) -> PendingResults:
-        """Copy a step's tokens to the host, behind the step; with them the rows of ``hidden``."""
+    def receive(self, plan: StepPlan, stream: Stream, told: Told = NOTHING) -> PendingResults:
+        """Copy a step's tokens to the host, behind the step; with them what else is told of it."""
         index = self._next
         self._next = (index + 1) % len(self._hosts)
         host = self._hosts[index]
@@ -162,7 +175,8 @@ class ResultRing:
         if count:
             length = self._offsets[-1] if plan.sampling_kind.logprobs else count * 4
             self._gpu.copy_to_host(host.address, self._device.address, length, stream)
-        states = self._copy_states(index, hidden, stream) if hidden else None
+        states = self._copy_rows(self._hidden_hosts[index], told.sampled, stream)
+        left = self._copy_rows(self._left_hosts[index], told.left, stream)
         self._events[index].record(stream)
         return PendingResults(
             gpu=self._gpu,
@@ -172,12 +186,17 @@ class ResultRing:
             check=self._check,
             offsets=tuple(self._offsets),
             states=states,
-            state_bytes=2 * hidden.columns if hidden else 0,
+            left=left,
+            columns=next((rows.columns for rows in (told.sampled, told.left) if rows), 0),
         )
 
-    def _copy_states(self, index: int, hidden: DeviceRows, stream: Stream) -> memoryview:
-        host = self._hidden_hosts[index].of(hidden.length_bytes)
-        self._gpu.copy_to_host(host.address, hidden.address, hidden.length_bytes, stream)
+    def _copy_rows(
+        self, buffer: GrowingBuffer, rows: DeviceRows | None, stream: Stream
+    ) -> memoryview | None:
+        if rows is None:
+            return None
+        host = buffer.of(rows.length_bytes)
+        self._gpu.copy_to_host(host.address, rows.address, rows.length_bytes, stream)
         return host.view
 
 
@@ -194,7 +213,10 @@ class PendingResults:
     offsets: tuple[int, ...]
     states: memoryview | None = None
     """bfloat16 rows, one for each sampled row."""
-    state_bytes: int = 0
+    left: memoryview | None = None
+    """bfloat16 rows, one for each token."""
+    columns: int = 0
+    """Of these rows."""
 
     def sample(self) -> None:
         """The tokens were chosen where they were computed."""
@@ -204,6 +226,8 @@ class PendingResults:
         self.event.synchronize()
         self.check()
         plan, tokens = self.plan, self._numbers(0, "i")
+        if self.left is not None:
+            _hand_out(plan, self.left, self.columns)
         sampled = [
             SampledToken(tokens[row])
             if sampling.logprobs is None
@@ -234,12 +258,21 @@ class PendingResults:
 
     def _state(self, row: int) -> Sequence[float]:
         assert self.states is not None
-        first = row * self.state_bytes
-        return floats_of_bfloat16(bytes(self.states[first : first + self.state_bytes]))
+        length = 2 * self.columns
+        return floats_of_bfloat16(bytes(self.states[row * length : (row + 1) * length]))
 
     def _numbers(self, part: int, kind: Literal["i", "f"]) -> memoryview[Any]:
         view: memoryview[Any] = self.view[self.offsets[part] : self.offsets[part + 1]]
         return view.cast(kind)
+
+
+def _hand_out(plan: StepPlan, found: memoryview, columns: int) -> None:
+    """Copy bfloat16 rows of a step to the chunks that want them, as float32."""
+    end = 0
+    for chunk in plan.chunks_in_order():
+        first, end = end, end + 2 * columns * len(chunk.token_ids)
+        if chunk.states_to is not None:
+            chunk.states_to[:] = floats_of_bfloat16(bytes(found[first:end])).cast("B")
 
 
 def floats_of_bfloat16(data: bytes) -> memoryview[float]:
