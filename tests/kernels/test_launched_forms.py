@@ -44,6 +44,8 @@ from zse.kernels.experts.plan import PairPlan
 from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.gate_up import variants as gate_up_forms
 from zse.kernels.gate_up.launch import activate, activate_times
+from zse.kernels.join import variants as join_forms
+from zse.kernels.join.launch import JoinNorms, join_rows
 from zse.kernels.latent import variants as latent_forms
 from zse.kernels.latent.launch import (
     LatentRows,
@@ -422,6 +424,13 @@ def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> N
             outputs_address=0,
         )
     assert launcher.keys == packed(of=delta_forms.VARIANTS)
+
+
+def test_rows_are_joined_by_one_form() -> None:
+    launcher = Recorder()
+    norms = JoinNorms(embedding=0, embedding_epsilon=1e-6, state=0, state_epsilon=1e-6)
+    join_rows(launcher, 0, 0, norms, Plain(rows=1, columns=256, values=0))
+    assert launcher.keys == packed(of=join_forms.VARIANTS)
 
 
 def test_every_pooling_is_of_one_form_and_scores_are_of_one_for_each_type() -> None:

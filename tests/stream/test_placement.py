@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_bytes import fill, held_bytes, make_file
 
-from zse.stream.placement import ModelTable, WholeFile
+from zse.stream.placement import ModelTable, SomeGroups, WholeFile
 from zse.stream.plan import plan_reads
 
 
@@ -29,6 +29,18 @@ def test_a_whole_file_is_planned_without_a_look_at_its_tensors() -> None:
     bare = replace(header, tensors=())
     assert plan_reads(WholeFile(bare)) == plan_reads(WholeFile(header))
     assert all(group.sha256 for group in plan_reads(WholeFile(header)).groups)
+
+
+def test_some_groups_lie_one_behind_the_other_and_nothing_else_does() -> None:
+    file = make_file()
+    names = [group.name for group in file.header.groups][::2]
+    some = SomeGroups(file.header, names)
+    block = fill(plan_reads(some), file.data, some.length_bytes)
+    assert some.length_bytes < WholeFile(file.header).length_bytes
+    assert [group.name for group in some.header.groups] == names
+    assert 0 < len(some.header.tensors) < len(file.header.tensors)
+    for entry in some.header.tensors:
+        assert held_bytes(some, entry, block) == [file.part(part) for part in entry.parts]
 
 
 def test_models_of_a_table_lie_beside_each_other() -> None:

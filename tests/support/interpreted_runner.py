@@ -20,12 +20,12 @@ from zse.models.runner import ModelRunner
 from zse.models.share import part_of
 from zse.options import load_options
 from zse.stream.loader import plan_load
-from zse.stream.placement import WholeFile
+from zse.stream.placement import SomeGroups, WholeFile
 from zse.stream.shards import Sharded
 from zse.stream.source import LocalSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from zse.backends.ranks import RankLink, RankPart
@@ -46,13 +46,15 @@ def open_runner(
     launches: Callable[[interpreted_gpu.HostStream], Launcher] | None = None,
     source: ByteSource | None = None,
     peers: PeerMemory | None = None,
+    groups: Collection[str] = (),
     **sizes: object,
 ) -> ModelRunner:
     """Return a runner of a file; ``spec`` stands for what the file's header says.
 
     With a ``link`` it is one rank of several, with a ``part`` that one of them. ``launches`` makes
     what launches kernels, if not Triton's interpreter; ``source`` is where weights come from, if not
-    the file, and ``peers`` are those whose memory they are copied from, or who are lent theirs.
+    the file, and ``peers`` are those whose memory they are copied from, or who are lent theirs. Of
+    the file's groups only ``groups`` are loaded, if any are named.
     """
     reader = ZSEReader(path)
     options = load_options(
@@ -64,6 +66,8 @@ def open_runner(
     stream = gpu.create_stream()
     source = source or LocalSource(path)
     whole: Placement = WholeFile(reader.header)
+    if groups:
+        whole = SomeGroups(reader.header, groups)
     if part is not None:
         spec, whole = part.spec, Sharded(reader.header, part.cuts)
     check_supported(spec)

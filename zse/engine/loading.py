@@ -160,7 +160,7 @@ def begin_model(
     try:
         reading = reading or FileReading(reader, phases)
         check_own_guesses(reader.header, reading.spec, options)
-        _set_aside_for_draft_model(opened, options, settings)
+        _set_aside_for_drafts(opened, reading.spec, options, settings)
         if opened.ranks is not None:
             options = opened.ranks.options_for(num_adapters)
         is_whole = opened.ranks is None and runner_of is None  # this process has all blocks
@@ -200,15 +200,20 @@ def begin_model(
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
 
 
-def _set_aside_for_draft_model(
-    opened: OpenedModel, options: LoadOptions, settings: Settings
+def _set_aside_for_drafts(
+    opened: OpenedModel, spec: ModelSpec, options: LoadOptions, settings: Settings
 ) -> None:
-    """Have a GPU keep memory for the draft model that is to come, if one is named."""
-    is_named = bool(options.speculation.draft_model) and has_draft_model(options)
-    if opened.arrival is not None and is_named:
+    """Have a GPU keep memory for the draft model that is to come, or for a head of the model."""
+    if opened.arrival is None:
+        return
+    if options.speculation.draft_model and has_draft_model(options):
         from zse.engine.drafting.opening import memory_beside
 
         opened.arrival.set_aside(memory_beside(options, settings))
+    elif options.speculation.speculate == "mtp" and not spec.is_encoder:
+        from zse.engine.drafting.opening import memory_of_head
+
+        opened.arrival.set_aside(memory_of_head(opened.reader, spec))
 
 
 def _prefixes_of(

@@ -16,7 +16,7 @@ from zse.records import record
 from zse.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from zse.format.spec import Group, TensorEntry, ZSEHeader
 
@@ -70,6 +70,40 @@ class WholeFile:
 
     def runs(self, group: Group) -> tuple[Run, ...]:
         return (_whole(group, group.offset_bytes - self.origin_bytes),)
+
+
+class SomeGroups:
+    """Some groups of a file one behind the other, each as it lies there."""
+
+    origin_bytes = 0
+
+    def __init__(self, header: ZSEHeader, names: Collection[str]) -> None:
+        groups = tuple(group for group in header.groups if group.name in names)
+        self._moved: list[tuple[Group, int]] = []
+        self.length_bytes = 0
+        for group in groups:
+            self._moved.append((group, self.length_bytes - group.offset_bytes))
+            self.length_bytes += align_up(group.length_bytes, PAGE)
+        tensors = tuple(one for one in header.tensors if self._shift_of(one) is not None)
+        self.header = replace(header, groups=groups, tensors=tensors)
+
+    def held(self, entry: TensorEntry) -> TensorEntry:
+        by_bytes = self._shift_of(entry)
+        assert by_bytes is not None
+        parts = tuple(
+            replace(part, offset_bytes=part.offset_bytes + by_bytes) for part in entry.parts
+        )
+        return replace(entry, parts=parts)
+
+    def runs(self, group: Group) -> tuple[Run, ...]:
+        by_bytes = next(by for one, by in self._moved if one.name == group.name)
+        return (_whole(group, group.offset_bytes + by_bytes),)
+
+    def _shift_of(self, entry: TensorEntry) -> int | None:
+        """Return by how much a tensor's place differs from that in the file; None: it has none."""
+        at = entry.parts[0].offset_bytes
+        found = (by for one, by in self._moved if one.offset_bytes <= at < one.end_bytes)
+        return next(found, None)
 
 
 class ModelTable:

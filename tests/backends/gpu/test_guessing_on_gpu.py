@@ -1,4 +1,4 @@
-"""Drafts on a GPU: states that go back behind wrong ones, and first layers that guess."""
+"""Drafts on a GPU: states that go back behind wrong ones, first layers and heads that guess."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_answers import told_answers
+from guessing_models import make_guessing_model
 
+from zse.backends import begin_arrival
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.engine.core import EngineCore
-from zse.engine.drafting.opening import drafter_of_layers
+from zse.engine.drafting.opening import (
+    collector_of,
+    drafter_of_head,
+    drafter_of_layers,
+    memory_of_head,
+)
 from zse.engine.drafting.speculator import Speculator
 from zse.engine.request import Request, SamplingParams
+from zse.format.reader import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
-from zse.models.runner import ModelRunner, load_runner
+from zse.models.runner import ModelRunner, load_runner, spec_of
 from zse.options import load_options
 from zse.settings import load_settings
 
@@ -43,6 +51,19 @@ NEAR = 0.1
 for the order of sums."""
 
 
+def hybrid_shape(head_dim: int) -> dict[str, Any]:
+    """Return the shape of a model with linear attention, whose heads are so wide."""
+    return {
+        **SHAPE,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        "num_hidden_layers": 3,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+    }
+
+
 def opened(path: Path, **values: Any) -> ModelRunner:
     settings = load_settings()
     values = {"num_blocks": 64, "max_sequences": 8, **values}
@@ -68,15 +89,7 @@ def answer(runner: ModelRunner, one: SequenceChunk, *others: SequenceChunk) -> l
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_states_go_back_behind_wrong_drafts(head_dim: int, make_pair: Callable[..., Any]) -> None:
-    states = {
-        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
-        "num_hidden_layers": 3,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": head_dim,
-        "linear_value_head_dim": head_dim,
-    }
-    pair = make_pair("qwen3_5", "int8", **{**SHAPE, **states})
+    pair = make_pair("qwen3_5", "int8", **hybrid_shape(head_dim))
     with closing(opened(pair.path, speculate="suffix")) as runner:
         alone = answer(runner, chunk(PROMPT, 0, 0))
         for position in range(len(PROMPT), len(PROMPT) + 24):
@@ -127,3 +140,55 @@ def test_first_layers_change_no_answer_where_every_token_is_computed_alone(
     found, counts = answered("early-exit")
     assert found == expected
     assert counts.draft_tokens > 0
+
+
+def test_a_head_guesses_from_the_states_of_steps_and_changes_no_answer(tmp_path: Path) -> None:
+    shape = {**hybrid_shape(64), "layer_types": ["full_attention"] * 3}
+    path = make_guessing_model(tmp_path, "qwen3_5", "int8", knows=True, **shape).path
+    settings = load_settings()
+    kernels = settings.serve.load.device.kernels
+
+    def answered(speculate: str) -> tuple[object, SpeculationCounts]:
+        options = load_options(
+            device="cuda", deterministic=True, num_blocks=64, max_sequences=8,
+            speculate=speculate, kernels=kernels,
+        )  # fmt: skip
+        params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+        requests = [
+            Request(request_id=str(i), prompt_token_ids=PROMPT[i:], params=params) for i in range(3)
+        ]
+        with ZSEReader(path) as reader:
+            runner = load_runner(reader, options, cache_dir=settings.cache_dir)
+            begin = collect = None
+            if speculate == "mtp":
+                drafter = drafter_of_head(runner, reader, options, settings)
+                speculator = Speculator(drafter, itertools.count().__next__)
+                begin, collect = lambda: speculator, collector_of(runner.spec.hidden_size)
+            with closing(
+                EngineCore(runner, options, begin_speculation=begin, collect_states=collect)
+            ) as core:
+                return told_answers(core, requests), core.stats().speculation
+
+    expected, _ = answered("off")
+    found, counts = answered("mtp")
+    assert found == expected
+    assert counts.accepted_tokens > counts.checks // 2
+
+
+def test_a_model_leaves_its_head_memory_where_both_take_all_they_can(tmp_path: Path) -> None:
+    path = make_guessing_model(tmp_path, "qwen3_5", "int8", **hybrid_shape(64)).path
+    settings = load_settings()
+    options = load_options(
+        device="cuda", speculate="mtp", kernels=settings.serve.load.device.kernels
+    )
+    with ZSEReader(path) as reader:
+        spec = spec_of(reader)
+        arrival = begin_arrival(options, reader)
+        assert arrival is not None
+        arrival.set_aside(memory_of_head(reader, spec))
+        cache_dir = settings.cache_dir
+        with closing(
+            load_runner(reader, options, cache_dir=cache_dir, spec=spec, arrival=arrival)
+        ) as runner:
+            runner.settle()
+            drafter_of_head(runner, reader, options, settings).close()

@@ -30,7 +30,7 @@ def check_own_guesses(header: ZSEHeader, spec: ModelSpec, options: LoadOptions) 
     asked = options.speculation.speculate
     if asked not in OWN_WAYS or spec.is_encoder:
         return
-    if asked != "early-exit" and runs_on_gpu(options.device.name):
+    if asked == "medusa" and runs_on_gpu(options.device.name):
         raise UnsupportedModelError(
             f"--speculate {asked} computes on a CPU alone, and this model is to run on a GPU",
             hint="Choose --speculate suffix, or name a --draft-model.",

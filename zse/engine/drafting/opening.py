@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,16 +19,20 @@ from zse.units import GIB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zse.backends.gpu.arrival import Arrival
     from zse.engine.drafting.drafter import Drafter
     from zse.engine.drafting.token_states import TokenStates
     from zse.format.model_file import ModelFile
     from zse.models.memory import MemoryEstimate
     from zse.models.runner import ModelRunner
+    from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
     from zse.settings import Settings
 
 _GPU_TOKENS = 32_768
 """Of all sequences together that a draft model on a GPU has room for."""
+_MOST_HEAD_TOKENS = 1024
+"""Of prompts that a head on a GPU reads at once: longer steps would take more memory beside."""
 _LOG = logging.getLogger("zse.engine")
 
 
@@ -117,9 +122,15 @@ def drafter_of_head(
     from zse.models.guess import model_of
     from zse.models.runner import load_runner
 
-    own = _options_beside(runner, options)
     spec = model_of(runner.spec, head_of(reader.header, runner.spec))
-    head = load_runner(reader, own, cache_dir=settings.cache_dir, spec=spec)
+    own = _options_of_head(runner, reader, options, spec)
+    with ExitStack() as undo:
+        arrival = None
+        if runs_on_gpu(options.device.name):
+            arrival = _arrival_of(reader, own, spec)
+            undo.callback(arrival.abandon)
+        head = load_runner(reader, own, cache_dir=settings.cache_dir, spec=spec, arrival=arrival)
+        undo.pop_all()
     _LOG.info("tokens are guessed by a head of the model")
     drafter = HeadDrafter(
         head,
@@ -177,6 +188,65 @@ def memory_beside(options: LoadOptions, settings: Settings) -> int:
         return _estimate_of(file).total_bytes + MARGIN_BYTES
 
 
+def memory_of_head(reader: ModelFile, spec: ModelSpec) -> int:
+    """Return the bytes of a GPU that a model's head will take, which its model leaves it.
+
+    Raises:
+        UsageError: The file has none.
+        FormatError: A tensor of it is missing, or of another shape.
+    """
+    from zse.backends.gpu.budget import MARGIN_BYTES
+    from zse.engine.drafting.checks import head_of
+    from zse.models.guess import model_of
+
+    head = model_of(spec, head_of(reader.header, spec))
+    return _estimate_of(reader, head).total_bytes + MARGIN_BYTES
+
+
+def _arrival_of(reader: ModelFile, options: LoadOptions, spec: ModelSpec) -> Arrival:
+    """Send the weights of a model of some of a file's groups on their way to a GPU."""
+    from zse.backends.gpu.arrival import Arrival
+    from zse.stream.placement import SomeGroups
+
+    placement = SomeGroups(reader.header, _groups_of(reader, spec))
+    arrival = Arrival.begin(options.device.name, reader, share=placement)
+    assert isinstance(arrival, Arrival)  # a share does not stream
+    return arrival
+
+
+def _groups_of(reader: ModelFile, spec: ModelSpec) -> set[str]:
+    """Return the groups of a file that hold the weights of a model."""
+    wanted = {weight.name for weight in spec.weights()}
+    groups = reader.header.groups
+    return {
+        group.name
+        for group in groups
+        if any(entry.name in wanted for entry in reader.tensors_of(group.name))
+    }
+
+
+def _options_of_head(
+    runner: ModelRunner, reader: ModelFile, options: LoadOptions, spec: ModelSpec
+) -> LoadOptions:
+    """Return how a head is loaded: as a draft model is, from the file of its own model."""
+    own = _options_beside(runner, options)
+    if not runs_on_gpu(options.device.name):
+        return own
+    most = min(options.batch.max_sequences, MAX_DRAFTS)
+    kv_gib = _estimate_of(reader, spec).kv_bytes / GIB
+    return with_values(
+        own,
+        {
+            "num_blocks": 0,
+            "kv_gib": kv_gib,
+            "kv_dtype": "auto",
+            "max_running": most,
+            "max_batch_tokens": min(options.batch.max_batch_tokens, _MOST_HEAD_TOKENS),
+            "kernels": options.device.kernels,
+        },
+    )
+
+
 def _options_beside(
     runner: ModelRunner, options: LoadOptions, file: ModelFile | None = None
 ) -> LoadOptions:
@@ -197,9 +267,14 @@ def _options_beside(
     return with_values(options, own | {"num_blocks": 0, "kv_gib": kv_gib, "max_running": most})
 
 
-def _estimate_of(file: ModelFile) -> MemoryEstimate:
+def _estimate_of(file: ModelFile, spec: ModelSpec | None = None) -> MemoryEstimate:
+    """Estimate what a file's model takes, or one of some of its weights."""
     from zse.engine.requirements import facts_of
     from zse.models.memory import estimate_memory
 
     facts = facts_of(file.header)
+    if spec is not None:
+        names = {weight.name for weight in spec.weights()}
+        held = tuple(entry for entry in file.header.tensors if entry.name in names)
+        facts = replace(facts, spec=spec, tensors=held)
     return estimate_memory(facts, "", on_gpu=True, context_tokens=_GPU_TOKENS)
