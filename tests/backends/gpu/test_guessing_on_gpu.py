@@ -46,7 +46,7 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 4,
 }
 PROMPT = [(7 * place) % 997 for place in range(40)]
-NEAR = 0.1
+NEAR = 0.2
 """Log-probabilities that rows of a check and single rows differ by at most: they round alike but
 for the order of sums."""
 
@@ -90,7 +90,8 @@ def answer(runner: ModelRunner, one: SequenceChunk, *others: SequenceChunk) -> l
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_states_go_back_behind_wrong_drafts(head_dim: int, make_pair: Callable[..., Any]) -> None:
     pair = make_pair("qwen3_5", "int8", **hybrid_shape(head_dim))
-    with closing(opened(pair.path, speculate="suffix")) as runner:
+    # Else steps with a prompt beside them round otherwise: a state gathers that, as a wrong one.
+    with closing(opened(pair.path, speculate="suffix", exact_activations=True)) as runner:
         alone = answer(runner, chunk(PROMPT, 0, 0))
         for position in range(len(PROMPT), len(PROMPT) + 24):
             alone += answer(runner, chunk([alone[-1].token_id], position, 0))

@@ -30,6 +30,7 @@ from zse.backends.operations import is_attention
 from zse.backends.single import all_single
 from zse.backends.states import states_on_gpu
 from zse.backends.types import LOGITS_ROWS, MAX_DRAFTS, mask_bytes
+from zse.format.names import SPARE_PREFIX
 from zse.kernels.attention.context import aligned_blocks, context_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import context_queries, decode_tile
@@ -61,6 +62,8 @@ TURNED_ROWS = 64
 """Most rows that read stored weights where turned ones are kept: more are bound by unpacking."""
 MOST_CONTEXT_BYTES = 512 << 20
 """Keys and values of one layer that are copied to lines for a step at most."""
+_OF_LAYERS = ("layers.", SPARE_PREFIX)
+"""How the names of matrices begin whose products lie in scratch; a head that guesses is a layer."""
 WIDENED_BYTES = 128 << 20
 """Weights that are widened at a time. More than the second-level cache holds: fewer, larger
 products gain more than a stay in the cache."""
@@ -408,6 +411,6 @@ class StepPlans:
         seen = {
             weight.form: weight
             for name, weight in self._linears.items()
-            if name == before or (name.startswith("layers.") and name not in others)
+            if name == before or (name.startswith(_OF_LAYERS) and name not in others)
         }
         return list(seen.values())

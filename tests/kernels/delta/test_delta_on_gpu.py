@@ -1,0 +1,106 @@
+"""The kernel of drafts on a GPU: states and outputs of single tokens, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernels_on_gpu import KernelsOnGpu, kernels_on_gpu
+
+from zse.kernels.delta.launch import DeltaStates, DeltaVectors, delta_decode
+from zse.kernels.delta.shape import DeltaShape
+from zse.kernels.layout import Partials, Plain, Quantized
+
+pytestmark = pytest.mark.gpu
+SLOTS, TAPS = [2, 0, 3, 4, 5, 1], 4
+RUNS = [5, 0, 0, 0, 0, 1]
+
+
+class Rows:
+    """Random rows of a layer, of which the first five follow each other; and states to go on with."""
+
+    def __init__(self, kernels: KernelsOnGpu, head_dim: int, *, quantized: bool) -> None:
+        torch.manual_seed(head_dim)
+        self.kernels, self.quantized = kernels, quantized
+        self.shape = shape = DeltaShape(
+            num_key_heads=2,
+            num_value_heads=4,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            convolution_width=TAPS,
+        )
+        self.inputs, self.gates = torch.randn(3, 6, shape.input_columns), torch.randn(1, 6, 8)
+        self.before = torch.randn(7, TAPS, shape.channels), torch.randn(7, 4, head_dim, head_dim)
+        self.vectors = DeltaVectors(
+            convolution=kernels.send(torch.randn(shape.channels, TAPS) * 0.5),
+            decay=kernels.send(torch.rand(4) * 3 - 2),
+            step_bias=kernels.send(torch.randn(4)),
+            norm=kernels.send(torch.rand(head_dim) + 0.5),
+            epsilon=1e-6,
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Have the states as they were before any row."""
+        rings, matrices = map(self.kernels.send, self.before)
+        self.states = DeltaStates(rings=rings, matrices=matrices)
+
+    def states_now(self) -> tuple[torch.Tensor, torch.Tensor]:
+        rings, matrices = self.before
+        read = self.kernels.read
+        return (
+            read(self.states.rings, torch.float32, *rings.shape),
+            read(self.states.matrices, torch.float32, *matrices.shape),
+        )
+
+    def compute(
+        self, rows: slice, positions: list[int], slots: list[int], runs: list[int] | None = None
+    ) -> torch.Tensor:
+        """Return the bytes of some rows' outputs."""
+        count, columns = len(slots), self.shape.value_columns
+        send, room = self.kernels.send, self.kernels.room(2 * count * columns).address
+        scales = send(torch.zeros(2, count, columns // 64))
+        output: Plain | Quantized = Plain(rows=count, columns=columns, values=room)
+        if self.quantized:
+            sums = scales + 4 * count * (columns // 64)
+            output = Quantized(rows=count, columns=columns, codes=room, scales=scales, sums=sums)
+        delta_decode(
+            self.kernels.launcher,
+            self.shape,
+            self._partials(self.inputs[:, rows]),
+            self._partials(self.gates[:, rows]),
+            self.vectors,
+            self.states,
+            output,
+            positions_address=send(torch.tensor(positions, dtype=torch.int32)),
+            slots_address=send(torch.tensor(slots, dtype=torch.int32)),
+            runs_address=send(torch.tensor(runs, dtype=torch.int32)) if runs else 0,
+        )
+        width = columns if self.quantized else 2 * columns
+        return self.kernels.read(room, torch.uint8, count, width)
+
+    def _partials(self, summands: torch.Tensor) -> Partials:
+        splits, rows, columns = summands.shape
+        address = self.kernels.send(summands.contiguous())
+        return Partials(rows=rows, columns=columns, splits=splits, values=address)
+
+
+@pytest.mark.parametrize(("head_dim", "quantized"), [(64, False), (128, False), (128, True)])
+@pytest.mark.parametrize("start", [0, 2, 9])
+def test_drafts_leave_the_bits_of_tokens_one_after_the_other(
+    head_dim: int, quantized: bool, start: int
+) -> None:
+    with kernels_on_gpu() as kernels:
+        rows = Rows(kernels, head_dim, quantized=quantized)
+        positions = [*range(start, start + 5), 7]
+        found = rows.compute(slice(0, 6), positions, SLOTS, RUNS)
+        rings, matrices = rows.states_now()
+        rows.begin()
+        for row, slot in enumerate(SLOTS):
+            own = SLOTS[0] if RUNS[row] == 0 else slot
+            alone = rows.compute(slice(row, row + 1), [positions[row]], [own])
+            assert torch.equal(found[row : row + 1], alone)
+            left_rings, left_matrices = rows.states_now()
+            assert torch.equal(matrices[slot], left_matrices[own])
+            for past in range(min(TAPS - 1, positions[row] + 1)):
+                line = (positions[row] - past) % TAPS
+                assert torch.equal(rings[slot, line], left_rings[own, line])
