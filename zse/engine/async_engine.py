@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _DRAIN_POLL_SECONDS = 0.01
 _JOIN_SECONDS = 10.0
 """How long ``close`` waits for a step; one that takes longer is left behind with the process."""
-_PAUSE_SECONDS = 0.25
+_PAUSE_SECONDS = 0.1
 """How long nobody asks anything before steps are made ready that may come."""
 _BUSY_SECONDS = 1.0
 """How long an engine without work keeps the memory of its last steps for the next ones."""

@@ -41,12 +41,11 @@ def keys_to_capture(captured: Collection[GraphKey], max_sequences: int) -> Itera
 
 
 def steps_to_rehearse(patterns: Patterns, options: BatchOptions) -> Iterator[tuple[int, int]]:
-    """Yield answers and rows of prompts of steps that no pattern was learned by yet."""
+    """Yield answers and rows of prompts of steps that were not rehearsed yet."""
     if not patterns.are_wanted:
         return
-    for rows, answers, fewer in product(PROMPT_ROWS, ANSWERS, UNLIKE_ROWS):
-        step = answers, rows - fewer
-        fits = answers < options.max_sequences and sum(step) <= options.max_batch_tokens
+    for step in product(ANSWERS, PROMPT_ROWS):
+        fits = step[0] < options.max_sequences and sum(step) <= options.max_batch_tokens
         if fits and step not in patterns.rehearsed:
             yield step
 

@@ -108,18 +108,21 @@ class StartingBackend(GPUOperations):
             return False
 
     def _prepare_one(self, work: Callable[[Step], object]) -> bool:
-        from zse.backends.gpu.idle import keys_to_capture, steps_to_rehearse  # no start needs it
+        from zse.backends.gpu import idle  # no start needs it
 
         options, maker = self._model.options.batch, self._maker
-        # More rows read weights that are kept turned, which a server of short prompts never makes.
-        most = options.max_sequences if maker.reads_prompts else TURNED_ROWS
-        for key in keys_to_capture(self._graphs, min(most, options.max_sequences)):
-            self._graphs.captured(key, work, self.choose)
-            return True
+        most = options.max_sequences
         if not maker.reads_prompts:
-            return False
-        for answers, rows in steps_to_rehearse(maker.patterns, options):
-            maker.patterns.rehearsed.add((answers, rows))
-            maker.rehearse_beside(answers, rows, work, GREEDY.sampling)
+            # More rows read weights that are kept turned, which short prompts never need.
+            most = min(most, TURNED_ROWS)
+        else:
+            for answers, rows in idle.steps_to_rehearse(maker.patterns, options):
+                maker.patterns.rehearsed.add((answers, rows))
+                for fewer in idle.UNLIKE_ROWS:
+                    if maker.rehearse_beside(answers, rows - fewer, work):
+                        break  # its pattern is known
+                return True
+        for key in idle.keys_to_capture(self._graphs, most):
+            self._graphs.captured(key, work, self.choose)
             return True
         return False

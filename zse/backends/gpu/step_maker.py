@@ -172,22 +172,21 @@ class StepMaker:
         for _ in self._loading(step, work):
             pass
 
-    def rehearse_beside(
-        self, answers: int, rows: int, work: Callable[[Step], object], sampling: SamplingKind
-    ) -> None:
+    def rehearse_beside(self, answers: int, rows: int, work: Callable[[Step], object]) -> bool:
         """Load the code of a step with so many answers and a prompt's rows, and learn its pattern.
 
-        Weights are there, and a long prompt has been read.
+        Weights are there, and a long prompt has been read. Returns whether the pattern is known, or
+        there is none to learn.
         """
         shape = self._prompt_shape(rows, answers)
         inputs = 0 if self._eager_inputs is None else self._eager_inputs.address
-        step = self._step(shape, inputs, self._memory.sequences, sampling)
+        step = self._step(shape, inputs, self._memory.sequences, GREEDY.sampling)
         rehearsal = Rehearsal(self._launcher.device)
-        launcher: Launcher = rehearsal
-        if self._repeats(shape):
-            launcher = RepeatingLauncher(rehearsal, self.patterns, shape)
-        work(replace(step, launcher=launcher))
+        launcher = RepeatingLauncher(rehearsal, self.patterns, shape)
+        repeats = self._repeats(shape)
+        work(replace(step, launcher=launcher if repeats else rehearsal))
         rehearsal.prepare_on(self._launcher)
+        return launcher.has_pattern or not repeats
 
     def _prompt_shape(self, rows: int, answers: int = 0) -> InputShape:
         """Return the shape of a step with one new prompt of so many tokens beside answers."""
