@@ -23,9 +23,15 @@ import rank_mesh
 from exchange_ranks import CHECKS, HIDDEN, Rank
 from machine import machine_facts
 
-from zse.kernels.exchange.launch import rank_gather, rank_norm, rank_sum
+from zse.kernels.exchange.launch import (
+    part_groups,
+    rank_gather,
+    rank_norm,
+    rank_norm_turned,
+    rank_sum,
+)
 from zse.kernels.exchange.variants import VARIANTS
-from zse.kernels.layout import Partials, Plain, Quantized
+from zse.kernels.layout import Partials, Plain, Quantized, Turned
 from zse.kernels.norm.launch import residual_norm
 from zse.kernels.norm.variants import residual_norm_variant, row_groups_for
 
@@ -73,8 +79,9 @@ def measure(rank: Rank) -> dict[str, float]:
                 lambda sums=sums, narrow=narrow: rank_sum(launcher, exchange, sums, narrow=narrow),
                 100,
             )
-    stream, weight, out = (gpu.allocate(MANY_ROWS[-1][0] * HIDDEN * 4) for _ in range(3))
-    for each in (stream, weight, out):
+    length = MANY_ROWS[-1][0] * HIDDEN * 4
+    stream, weight, out, scales = (gpu.allocate(length) for _ in range(4))
+    for each in (stream, weight, out, scales):
         gpu.fill(each.address, 0, each.length_bytes, rank.stream)
     for rows, hidden in (*ROWS, *MANY_ROWS):
         many = rows > 64
@@ -103,7 +110,25 @@ def measure(rank: Rank) -> dict[str, float]:
             total = rank_sum(launcher, exchange, added, narrow=many)
             residual_norm(launcher, *given, added=total)  # type: ignore[arg-type]
 
+        groups = part_groups(rows, hidden, exchange.programs)
+
+        def in_parts(
+            given: tuple[object, ...] = given, added: Partials = added, groups: int = groups
+        ) -> None:
+            rank_norm(launcher, exchange, *given, added, groups_of_part=groups)  # type: ignore[arg-type]
+
+        turned = Turned(rows=rows, columns=hidden, codes=out.address, scales=scales.address)
+
+        def on_its_way(added: Partials = added, turned: Turned = turned) -> None:
+            rank_norm_turned(
+                launcher, exchange, stream.address, weight.address, 1e-6, turned, added
+            )
+
         found[f"norm {name}"] = timed_us(rank, alone, count)
+        if groups:
+            found[f"norm in parts over ranks {name}"] = timed_us(rank, in_parts, count)
+        if many:
+            found[f"turned norm over ranks {name}"] = timed_us(rank, on_its_way, count)
         found[f"norm over ranks {name}"] = timed_us(rank, fused, count)
         found[f"sum, then norm {name}"] = timed_us(rank, both, count)
     each = VOCAB // rank.ranks // 64 * 64 + 64

@@ -233,11 +233,12 @@ def decode_checks(launcher, report: Report) -> None:
         "32b, bf16 out": {"shape": QWEN_32B, "quantized_output": False},
         "eight heads a key": {"shape": HeadShape(num_heads=16, kv_heads=2, head_dim=128)},
         "window": {"shape": QWEN_7B, "window": 70},
+        "fewer rows": {"shape": QWEN_7B, "splits": 2},
     }
     for name, arguments in wide.items():
 
         def run_wide(arguments: dict[str, Any] = arguments) -> dict[str, float]:
-            case = WideCase(launcher, lengths=lengths, layers=1, **arguments)
+            case = WideCase(launcher, lengths=lengths, layers=1, **{"splits": 1, **arguments})
             error = case.error()
             return {"error": error, "rows that differ alone": len(case.rows_that_differ_alone())}
 
@@ -271,10 +272,14 @@ def decodes(launcher, report: Report, *, sweep: bool) -> None:
         us = case.microseconds()
         return {"us": us, "TB/s": case.cache_bytes / us / 1e6}
 
-    for rows, context in ((128, 576), (128, 1500), (256, 576), (256, 1500)):
+    for rows, context in ((64, 576), (64, 1500), (128, 576), (128, 1500), (256, 576), (256, 1500)):
         report.part(
             f"decode bf16 cache rows {rows} context {context}",
             lambda r=rows, c=context: run(r, c),
+        )
+        report.part(
+            f"decode int8 cache rows {rows} context {context}",
+            lambda r=rows, c=context: run(r, c, cache="int8"),
         )
         report.part(
             f"decode of many rows, int8 cache, rows {rows} context {context}",

@@ -299,7 +299,7 @@ class WideCase(DecodeCase):
     def __init__(
         self, launcher: Launcher, shape: HeadShape, lengths: Sequence[int], **rest: Any
     ) -> None:
-        super().__init__(launcher, shape, lengths, cache="int8", splits=1, **rest)
+        super().__init__(launcher, shape, lengths, cache="int8", **rest)
         for row, length in enumerate(lengths):
             if length % BLOCK:
                 block = int(self.cache.table[row, length // BLOCK])
@@ -323,6 +323,7 @@ class WideCase(DecodeCase):
             workspace,
             self.output.buffer,
             rules=rules_of(self.window, self.sinks),
+            splits=self.splits,
         )
 
     def rows_that_differ_alone(self) -> list[int]:

@@ -21,6 +21,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--kv-dtype", default="auto", help="auto, fp32, bf16 or int8")
     parser.add_argument("--exact-activations", action="store_true", help="no 8-bit activations")
+    parser.add_argument("--deterministic", action="store_true", help="each row by itself")
     parser.add_argument("--prefill-precision", default="auto", help="auto, 16 or 8 bits")
     parser.add_argument("--prefill-weights", default="auto", help="auto, keep or make")
     parser.add_argument(
@@ -42,7 +43,7 @@ def open_core(
 ) -> AnyCore:
     """Open a model with a KV cache for ``max_sequences`` of ``num_tokens`` each."""
     names = ("device", "threads", "kv_dtype", "exact_activations", "kernels")
-    names += ("prefill_precision", "prefill_weights")
+    names += ("prefill_precision", "prefill_weights", "deterministic")
     load = load_options(
         **{name: getattr(options, name) for name in names},
         max_batch_tokens=max_batch_tokens,

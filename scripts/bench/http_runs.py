@@ -58,6 +58,7 @@ class HttpServer:
         flags += ["--threads", options.threads, "--kv-dtype", options.kv_dtype]
         flags += ["--kernels", options.kernels] if options.kernels else []
         flags += ["--exact-activations"] if options.exact_activations else []
+        flags += ["--deterministic"] if options.deterministic else []
         command = [sys.executable, "-m", "zse.serve", options.model, *map(str, flags), *extra]
         self._process = subprocess.Popen([*command, "--log-level", "warning"])
 

@@ -37,7 +37,7 @@ from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.embed import variants as embed_forms
 from zse.kernels.embed.launch import EmbedTable, Placing, embed
 from zse.kernels.exchange import variants as exchange_forms
-from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_sum
+from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_norm_turned, rank_sum
 from zse.kernels.experts import variants as expert_forms
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.experts.plan import PairPlan
@@ -137,6 +137,11 @@ def test_every_exchange_is_one_that_ranks_ask_for() -> None:
             target = output(hidden, quantized=quantized)
             added = sums(hidden)
             rank_norm(launcher, exchange, 0, 1, hidden, 0, 1e-6, target, added, narrow=narrow)
+            for part in exchange_forms.PART_GROUPS:
+                given = (0, 1, hidden, 0, 1e-6, target, added)
+                rank_norm(launcher, exchange, *given, groups_of_part=part)
+            turned = Turned(rows=1, columns=hidden, codes=0, scales=0)
+            rank_norm_turned(launcher, exchange, 0, 0, 1e-6, turned, added)
     assert launcher.keys == packed(of=exchange_forms.VARIANTS)
 
 
@@ -349,10 +354,10 @@ def attention_of_many_rows() -> set[str]:
     shape = HeadShape(num_heads=8, kv_heads=1, head_dim=attention_forms.WIDE_HEAD_DIM)
     inputs = HeadInputs(qkv=sums(shape.qkv_columns), cosines_sines=0, positions=0)
     rounded = PagedCache(keys=0, values=0, key_scales=16, value_scales=16)
-    for quantized in EITHER:
+    for quantized, splits in product(EITHER, (1, 2)):
         attention_decode_wide(
             launcher, inputs, shape, rounded, TABLES, WideWorkspace(queries=0, row_numbers=0),
-            output(shape.query_columns, quantized=quantized), rules=AttentionRules(),
+            output(shape.query_columns, quantized=quantized), rules=AttentionRules(), splits=splits,
         )  # fmt: skip
     return {key for key in launcher.keys if key.startswith("attention.")}
 

@@ -22,9 +22,10 @@ from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.info import count_devices
 from zse.device.cuda.library import Driver
 from zse.errors import DeviceError
-from zse.kernels.exchange.launch import rank_gather, rank_norm, rank_sum
-from zse.kernels.layout import Partials, Plain
+from zse.kernels.exchange.launch import rank_gather, rank_norm, rank_norm_turned, rank_sum
+from zse.kernels.layout import Partials, Plain, Turned
 from zse.kernels.pack import KernelPack
+from zse.kernels.turned.launch import turned_norm
 from zse.units import align_up
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ def gathers(rank: Rank) -> dict[str, object]:
     return {"gathers": 2}
 
 
-def norm_work(rank: Rank, rows: int, *, narrow: bool) -> tuple[Callable[[], None], Any]:
+def norm_work(
+    rank: Rank, rows: int, *, narrow: bool, groups: int = 0
+) -> tuple[Callable[[], None], Any]:
     """Return what copies a stream and a part of a sum into place and norms them, and its parts."""
     rng = np.random.default_rng(5)
     stream = rng.standard_normal((rows, HIDDEN), np.float32)
@@ -164,7 +167,7 @@ def norm_work(rank: Rank, rows: int, *, narrow: bool) -> tuple[Callable[[], None
         rank_norm(
             rank.launcher, rank.exchange, blocks[1].address, rows, HIDDEN, blocks[2].address,
             EPSILON, Plain(rows=rows, columns=HIDDEN, values=output.address),
-            partials(added, (3, rows, HIDDEN)), narrow=narrow,
+            partials(added, (3, rows, HIDDEN)), narrow=narrow, groups_of_part=groups,
         )  # fmt: skip
         length = parts[0].nbytes
         rank.gpu.copy_on_device(sum_target.address, sum_source.address, length, rank.stream)
@@ -178,8 +181,9 @@ def norm_work(rank: Rank, rows: int, *, narrow: bool) -> tuple[Callable[[], None
 def norms(rank: Rank) -> dict[str, object]:
     """The stream after the norm over ranks has the bits of its definition."""
     cases = [(1, False), (3, False), (64, False), (300, False), (300, True)]
-    for rows, narrow in cases:
-        work, (block, expected, other, exact) = norm_work(rank, rows, narrow=narrow)
+    every = [(*case, 0) for case in cases] + [(1, False, 4), (8, False, 4), (20, False, 8)]
+    for rows, narrow, groups in every:
+        work, (block, expected, other, exact) = norm_work(rank, rows, narrow=narrow, groups=groups)
         for captured in (False, True):
             if captured:
                 graph = rank.captured(work)
@@ -188,14 +192,50 @@ def norms(rank: Rank) -> dict[str, object]:
                 work()
             assert np.array_equal(rank.read(block, expected.shape), expected), (rows, narrow)
             assert np.array_equal(rank.read(other, exact.shape), exact), (rows, narrow)
-    return {"norms": len(cases)}
+    return {"norms": len(every)}
+
+
+def turned(rank: Rank) -> dict[str, object]:
+    """Many rows have the stream's bits of the definition, and the codes of the norm of one GPU."""
+    all_rows = (1, 128, 129, 300, 1024)
+    for rows in all_rows:
+        rng = np.random.default_rng(rows)
+        stream = rng.standard_normal((rows, HIDDEN), np.float32)
+        weight = rank.send(rng.standard_normal(HIDDEN, np.float32))
+        parts = rank.parts((1, rows, HIDDEN), rows)
+        target, added = rank.send(stream), rank.send(parts[rank.rank])
+        codes = [rank.gpu.allocate(rows * HIDDEN) for _ in range(2)]
+        scales = [rank.gpu.allocate(rows * 4) for _ in range(2)]
+        ours, alone = (
+            Turned(rows=rows, columns=HIDDEN, codes=code.address, scales=scale.address)
+            for code, scale in zip(codes, scales, strict=True)
+        )
+        given = (target.address, weight.address, EPSILON)
+        for _ in range(2):
+            rank_norm_turned(
+                rank.launcher, rank.exchange, *given, ours, partials(added, (1, rows, HIDDEN))
+            )
+        turned_norm(rank.launcher, *given, alone)
+        total = total_of(parts, narrow=True, in_two=False)
+        assert np.array_equal(rank.read(target, stream.shape), (stream + total) + total), rows
+        found, expected = (rank.read(code, (rows, HIDDEN // 4)).view(np.int8) for code in codes)
+        assert np.array_equal(found, expected), (rows, int((found != expected).sum()))
+        for block in (weight, target, added, *codes, *scales):
+            block.free()
+    return {"turned": len(all_rows)}
 
 
 def replays(rank: Rank) -> dict[str, object]:
     """A captured graph of exchanges gives the same bits however often, out of step or not."""
     work, (block, expected, other, exact) = norm_work(rank, 2, narrow=False)
-    work()
-    graph = rank.captured(work)
+    in_parts, (part_block, part_expected, _, _) = norm_work(rank, 2, narrow=False, groups=4)
+
+    def both() -> None:
+        work()
+        in_parts()
+
+    both()
+    graph = rank.captured(both)
     chance = random.Random(rank.rank)
     began = time.monotonic()
     for replay in range(rank.replays):
@@ -205,6 +245,7 @@ def replays(rank: Rank) -> dict[str, object]:
             time.sleep(chance.random() * 1e-3)
         if replay % 500 == 499:
             assert np.array_equal(rank.read(block, expected.shape), expected), replay
+            assert np.array_equal(rank.read(part_block, part_expected.shape), part_expected)
             assert np.array_equal(rank.read(other, exact.shape), exact), replay
     rank.collectives.check()
     taken = time.monotonic() - began
@@ -243,6 +284,7 @@ CHECKS: dict[str, Callable[[Rank], dict[str, object]]] = {
     "sums": sums,
     "gathers": gathers,
     "norms": norms,
+    "turned": turned,
     "replays": replays,
     "late": partial(gone, told=False),
     "broken": partial(gone, told=True),

@@ -15,6 +15,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from zse.device.early import early
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("zse.serve")
 
 LOOK_SECONDS = 0.01
+_FIRST_ANSWER_SECONDS = 0.05
+"""That a request which waited for the model takes: what is not for it begins behind that."""
 
 
 def serve(
@@ -244,6 +247,7 @@ class ServerProcess:
             ).start()
 
     def _share_now(self, model: LoadedModel) -> None:
+        time.sleep(_FIRST_ANSWER_SECONDS)
         from zse.serve.lending import begin_lending
         from zse.serve.sharing import begin_sharing
 

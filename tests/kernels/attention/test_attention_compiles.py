@@ -97,7 +97,7 @@ def test_kernels_compile_and_fit_the_device(name: str, tmp_path: Path) -> None:
         heads_norm_variant(32),
         cap_variant(),
         *forms_of_latents(name),
-        *([wide_decode_variant(quantized_output=True)] if name == "sm_90" else ()),
+        *([wide_decode_variant(1, quantized_output=True)] if name == "sm_90" else ()),
     ]
     built = build_pack(target, variants, source_digest="test", cache_dir=tmp_path)
     pack = KernelPack.open(built.data)

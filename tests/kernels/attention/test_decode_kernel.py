@@ -142,8 +142,9 @@ def check(case: Case) -> None:
             numbers = torch.arange(rows, dtype=torch.int32)
             workspace = WideWorkspace(queries=partials.data_ptr(), row_numbers=numbers.data_ptr())
             attention_decode_wide(
-                launcher, inputs, shape, pages.cache, tables.tables, workspace, output, rules=rules
-            )
+                launcher, inputs, shape, pages.cache, tables.tables, workspace, output,
+                rules=rules, splits=case.splits,
+            )  # fmt: skip
             continue
         attention_decode(
             launcher, inputs, shape, pages.cache, tables.tables,
@@ -357,9 +358,10 @@ def test_the_launch_for_many_rows_takes_usual_heads_that_one_program_reads() -> 
         "target": "sm_90", "splits": 1,
     }  # fmt: skip
     assert takes_wide(**usual)
+    assert takes_wide(**{**usual, "splits": 2})
     others: tuple[dict[str, Any], ...] = (
         {"target": "sm_80"},
-        {"splits": 2},
+        {"splits": 3},
         {"cache": PagedCache(keys=16, values=16)},
         {"cache": replace(rounded, is_narrow=True)},
         {"shape": replace(shape, head_dim=64)},

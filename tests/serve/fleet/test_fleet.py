@@ -350,6 +350,29 @@ class TestWhereSomethingIsWrong:
         assert text_of(fleet.ask("a")) == expected["a"]
         assert state.models.failure is None, "an engine that crashes ends the process"
 
+    def test_who_brings_a_model_waits_for_all_of_it_where_requests_go_on_before(
+        self, fleet, state, runner, monkeypatch, expected
+    ):
+        settle, arrived = LoadedModel.settle, threading.Event()
+
+        def late(model):
+            assert arrived.wait(60)
+            settle(model)
+
+        monkeypatch.setattr(LoadedModel, "settle", late)
+        seat = state.fleet.seats["b"]
+
+        async def bring():
+            bringing = asyncio.create_task(state.fleet.bring(seat))
+            answer = await fleet.send("b")
+            assert not bringing.done()
+            arrived.set()
+            await bringing
+            return answer
+
+        assert text_of(runner.run(bring())) == expected["b"]
+        assert fleet.here() == ["b"]
+
     def test_a_load_that_fails_before_the_engine_gives_back_what_was_opened(
         self, fleet, monkeypatch, check_error
     ):

@@ -21,8 +21,10 @@ from zse.kernels.exchange.launch import (
     MAX_RANKS,
     Exchange,
     inbox_bytes,
+    part_groups,
     rank_gather,
     rank_norm,
+    rank_norm_turned,
     rank_sum,
     slot_words_for,
     state_bytes,
@@ -39,13 +41,15 @@ if TYPE_CHECKING:
     from zse.backends.ranks import Gift, RankLink
     from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials
+    from zse.kernels.layout import Activation, Partials, Turned
     from zse.models.spec import HeadRows
 
 PATIENCE_SECONDS = 10.0
 """How long a kernel waits for another GPU; a group that has failed is noticed sooner."""
 FEW_ROWS = 64
 """Rows up to which ranks' sums are sent as float32: they are a few microseconds then."""
+TURNED_ABOVE = 1 << 30
+"""Rows above which norms of sums are turned on their way out: none, until it was measured."""
 _EMPTY_BYTE, _ALIGNMENT, _PAGE_BYTES, _NEVER_BROKEN_OFFSET = 0xFF, 256, 4096, 64
 _LOG = logging.getLogger("zse.backends.gpu")
 
@@ -132,17 +136,18 @@ class Collectives:
     ) -> bool:
         """Whether the sum over ranks and a norm of the stream are one kernel.
 
-        Many rows of many ranks are not: each rank adds up some of them. Nor are a few wide ones.
+        Many rows of many ranks are not: each rank adds up some of them. Nor are a few wide ones,
+        where one program would make each of them.
         """
         rows = step.shape.rows
-        in_two = self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
-        if sums_apart(1 if self._is_exact else rows, hidden):
+        is_apart = sums_apart(1 if self._is_exact else rows, hidden)
+        if is_apart and not self._part_groups(rows, hidden):
             return False
         return (
             residual.pending is not None
             and residual.is_share
             and residual.norm is None
-            and not in_two
+            and not self._is_in_two(rows)
             and residual.scale == 1.0
             and residual.post is None
             and norm is not None
@@ -178,6 +183,25 @@ class Collectives:
             added_bias_address=bias,
             row_index_address=row_index,
             narrow=self._is_narrow(step.shape.rows),
+            groups_of_part=self._part_groups(step.shape.rows, hidden),
+        )
+
+    def turns_norm(self, rows: int) -> bool:
+        """Whether the sum over ranks and a norm that leaves rows turned are one kernel.
+
+        Of usual layers whose norms are turned without ranks, too.
+        """
+        return rows > TURNED_ABOVE and self._is_narrow(rows) and not self._is_in_two(rows)
+
+    def turned_norm(self, step: Step, residual: Residual, norm: BoundNorm, output: Turned) -> None:
+        """Add what all ranks have pending to the stream and write its norm, turned.
+
+        ``turns_norm`` allows it, and a share is pending, without a bias.
+        """
+        added = residual.take_pending()[0]
+        assert added is not None
+        rank_norm_turned(
+            step.launcher, self.exchange, residual.address, norm.weight, norm.epsilon, output, added
         )
 
     def join_columns(
@@ -240,6 +264,14 @@ class Collectives:
 
     def _is_narrow(self, rows: int) -> bool:
         return rows > FEW_ROWS and not self._is_exact
+
+    def _is_in_two(self, rows: int) -> bool:
+        """Whether each rank adds up some of the numbers."""
+        return self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
+
+    def _part_groups(self, rows: int, hidden: int) -> int:
+        """Return the groups of a row that a program norms; 0 where it norms whole rows."""
+        return 0 if self._is_exact else part_groups(rows, hidden, self.exchange.programs)
 
     def _map_others(self, stream: Stream, slot_words: int) -> list[int]:
         """Return the addresses of all inboxes; each is empty when its descriptor arrives."""

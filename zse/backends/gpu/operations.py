@@ -301,8 +301,9 @@ class GPUOperations(Gating):
         if takes_wide(inputs, shape, cache, rules, target=target, splits=splits):
             workspace = model.wide_workspace(step)
             attention_decode_wide(
-                launcher, inputs, shape, cache, tables, workspace, output, rules=rules
-            )
+                launcher, inputs, shape, cache, tables, workspace, output,
+                rules=rules, splits=splits,
+            )  # fmt: skip
             return
         passes = [(rules, splits)]
         if step.shape.rows_follow and shape.stores:

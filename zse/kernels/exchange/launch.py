@@ -9,9 +9,12 @@ from zse.kernels.exchange.variants import (
     FEW_GROUPS,
     MANY_GROUPS,
     NORM_GROUPS,
+    PART_GROUPS,
     SLOT_WORDS,
     TWO_GROUPS,
     rank_gather_variant,
+    rank_norm_parts_variant,
+    rank_norm_turned_variant,
     rank_norm_variant,
     rank_sum_in_two_variant,
     rank_sum_variant,
@@ -27,7 +30,8 @@ from zse.units import align_up
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation
+    from zse.kernels.layout import Activation, Turned
+    from zse.kernels.variant import Variant
 
 MAX_RANKS = 8
 MAX_PROGRAMS = 128
@@ -36,6 +40,8 @@ this GPU that wait for theirs."""
 ALL_SENT_BELOW = 3
 """Ranks from which on tiles of many numbers are added up by one rank each. Between two it would
 send as many bytes, and wait twice."""
+PARTS_ABOVE = 2048
+"""Columns above which several programs make a row of few."""
 APART_ABOVE, APART_ROWS = 4096, 16
 """Columns above which, and rows up to which, a sum over ranks is a kernel apart from the norm."""
 _MOST_COUNT = 2**31 - 1
@@ -93,6 +99,22 @@ def takes_norm(hidden: int) -> bool:
     return hidden % 16 == 0 and hidden <= NORM_GROUPS[-1] * ACTIVATION_GROUP
 
 
+def part_groups(rows: int, hidden: int, programs: int) -> int:
+    """Return the groups of which several programs make each row of a norm over ranks, all at once.
+
+    0: one program makes a row. Two H200, with four groups: 3.6 microseconds instead of 8.9 for a
+    row of 8,192 columns, and 3.5 instead of 4.6 for one of 3,584.
+    """
+    if hidden <= PARTS_ABOVE:
+        return 0
+    fitting = (groups for groups in PART_GROUPS if rows * _num_parts(hidden, groups) <= programs)
+    return next(fitting, 0)
+
+
+def _num_parts(hidden: int, groups: int) -> int:
+    return -(-hidden // (groups * ACTIVATION_GROUP))
+
+
 def sums_apart(rows: int, hidden: int) -> bool:
     """Whether the sum of a few rows, and then their norm, take less time than both at once.
 
@@ -116,6 +138,7 @@ def rank_norm(
     added_bias_address: int = 0,
     row_index_address: int = 0,
     narrow: bool = False,
+    groups_of_part: int = 0,
 ) -> None:
     """Add the pending sums of all ranks to the residual stream, then store its RMSNorm.
 
@@ -131,6 +154,8 @@ def rank_norm(
             of ``added``, and nothing is written back; 0 for all rows in place.
         narrow: Ranks' sums are rounded to bfloat16 on their way, which loses up to 2**-8 of each.
             Not with quantized output.
+        groups_of_part: What ``part_groups`` says; then ``narrow`` is nothing to it. The same sums,
+            whose squares are added up in another order.
 
     Raises:
         UnsupportedModelError: No kernel takes this row length.
@@ -141,14 +166,15 @@ def rank_norm(
             f"{NORM_GROUPS[-1] * ACTIVATION_GROUP}"
         )
     scales, sums, outputs = activation_addresses(output)
-    needed = -(-hidden // ACTIVATION_GROUP)
+    quantized, parts = isinstance(output, Quantized), 1
+    if groups_of_part:
+        form = rank_norm_parts_variant(groups_of_part, quantized=quantized)
+        parts = _num_parts(hidden, groups_of_part)
+    else:
+        form = _norm_form(hidden, quantized=quantized, narrow=narrow)
     launcher.launch(
-        rank_norm_variant(
-            next(groups for groups in NORM_GROUPS if groups >= needed),
-            quantized=isinstance(output, Quantized),
-            narrow=narrow and not isinstance(output, Quantized),
-        ),
-        (min(rows, exchange.programs), 1, 1),
+        form,
+        (min(rows, exchange.programs // parts) * parts, 1, 1),
         residual_address,
         added.values,
         row_index_address,
@@ -167,6 +193,53 @@ def rank_norm(
         *exchange.numbers,
         epsilon,
     )
+
+
+def rank_norm_turned(
+    launcher: Launcher,
+    exchange: Exchange,
+    residual_address: int,
+    norm_address: int,
+    epsilon: float,
+    output: Turned,
+    added: Partials,
+    *,
+    tuned: Variant | None = None,
+) -> None:
+    """Add the pending sums of all ranks to the residual stream, then store its RMSNorm, turned.
+
+    Sums are rounded to bfloat16 on their way, which loses up to 2**-8 of each.
+
+    Args:
+        residual_address: float32 [rows, hidden], the same on all ranks, and so afterwards.
+        norm_address: float32 [hidden] weight.
+        output: Rows of whole groups, as many columns as ``takes_norm``.
+        added: This rank's summands, [splits, rows, hidden].
+        tuned: Another compiled form to use, when forms are compared.
+    """
+    groups = next(groups for groups in NORM_GROUPS if groups * ACTIVATION_GROUP >= output.columns)
+    launcher.launch(
+        tuned or rank_norm_turned_variant(groups),
+        (min(output.rows, exchange.programs), 1, 1),
+        residual_address,
+        added.values,
+        norm_address,
+        output.codes,
+        output.scales,
+        *exchange.addresses,
+        output.columns,
+        added.split_rows,
+        added.splits,
+        output.rows,
+        *exchange.numbers,
+        epsilon,
+    )
+
+
+def _norm_form(hidden: int, *, quantized: bool, narrow: bool) -> Variant:
+    needed = -(-hidden // ACTIVATION_GROUP)
+    groups = next(groups for groups in NORM_GROUPS if groups >= needed)
+    return rank_norm_variant(groups, quantized=quantized, narrow=narrow and not quantized)
 
 
 def rank_sum(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zse.kernels.layout import ACTIVATION_GROUP
 from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 
 MODULE = "zse.kernels.exchange.triton.kernels"
 NORM_GROUPS = (16, 32, 64)
 """Groups of 128 columns of rows whose sum and norm are one kernel."""
+PART_GROUPS = (4, 8)
+"""Groups of a part of a row, where several programs make the norm of one."""
 FEW_GROUPS, MANY_GROUPS, TWO_GROUPS = 16, 64, 32
 """Groups of a tile of a sum, and of joined rows: of few numbers, of many as pairs, and of a tile
 that one rank adds up."""
@@ -47,6 +51,31 @@ RANK_NORM = Kernel(
         number("rows"),
         number("gathers"),
         number("has_added_bias"),
+        *_RANKS,
+        number("epsilon", "fp32"),
+    ),
+)
+RANK_NORM_PARTS = replace(
+    RANK_NORM,
+    name="exchange.rank_norm_parts",
+    module="zse.kernels.exchange.triton.few_rows",
+    function="rank_norm_parts",
+)
+RANK_NORM_TURNED = Kernel(
+    name="exchange.rank_norm_turned",
+    module="zse.kernels.exchange.triton.many_rows",
+    function="rank_norm_turned",
+    arguments=(
+        pointer("residual", "fp32"),
+        pointer("added", "fp32"),
+        pointer("norm", "fp32"),
+        pointer("outputs", "i8"),
+        pointer("scales", "fp32"),
+        *_INBOX,
+        number("hidden", aligned=True),
+        number("added_rows"),
+        number("splits"),
+        number("rows"),
         *_RANKS,
         number("epsilon", "fp32"),
     ),
@@ -99,6 +128,22 @@ def rank_norm_variant(groups: int, *, quantized: bool, narrow: bool) -> Variant:
     )
 
 
+def rank_norm_parts_variant(groups: int, *, quantized: bool) -> Variant:
+    """Return the form by which several programs make a row, each ``groups`` groups of it."""
+    return variant(
+        RANK_NORM_PARTS,
+        num_warps=groups,
+        types=None if quantized else {"outputs": "*bf16"},
+        GROUPS=groups,
+        PARTS=NORM_GROUPS[-1] // groups,
+    )
+
+
+def rank_norm_turned_variant(groups: int, *, num_warps: int = 0) -> Variant:
+    """Return the form for many rows of up to ``groups`` groups, which are turned."""
+    return variant(RANK_NORM_TURNED, num_warps=num_warps or min(groups // 2, 16), GROUPS=groups)
+
+
 def rank_sum_variant(*, narrow: bool) -> Variant:
     """Return the form of few numbers, or of many that are sent as bfloat16."""
     groups = MANY_GROUPS if narrow else FEW_GROUPS
@@ -119,6 +164,12 @@ VARIANTS: tuple[Variant, ...] = (
         for groups in NORM_GROUPS
         for quantized, narrow in ((True, False), (False, False), (False, True))
     ),
+    *(
+        rank_norm_parts_variant(groups, quantized=quantized)
+        for groups in PART_GROUPS
+        for quantized in (True, False)
+    ),
+    *(rank_norm_turned_variant(groups) for groups in NORM_GROUPS),
     rank_sum_variant(narrow=False),
     rank_sum_variant(narrow=True),
     rank_sum_in_two_variant(),

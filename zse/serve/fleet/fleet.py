@@ -134,9 +134,9 @@ class Fleet:
                 seat.waiting.remove(waiter)
                 self.moves.tell()  # who makes room for the last of them need not go on
 
-    def queue(self, seat: Seat, name: str, tenant: str = "") -> Waiter:
-        """Let somebody wait for a model."""
-        waiter = Waiter(name, self._clock(), tenant)
+    def queue(self, seat: Seat, name: str, tenant: str = "", *, for_all: bool = False) -> Waiter:
+        """Let somebody wait for a model, or for all of its weights."""
+        waiter = Waiter(name, self._clock(), tenant, for_all=for_all)
         seat.waiting.append(waiter)
         self.moves.tell()
         if self._conductor is None or self._conductor.done():
@@ -144,12 +144,12 @@ class Fleet:
         return waiter
 
     async def bring(self, seat: Seat) -> None:
-        """Bring a model as a request for it would.
+        """Bring a model as a request for it would; return when all of it is there.
 
         Raises:
             ZSEError: It cannot be.
         """
-        waiter = self.queue(seat, seat.name)
+        waiter = self.queue(seat, seat.name, for_all=True)
         try:
             await waiter.answer
         finally:
@@ -322,10 +322,10 @@ class Fleet:
             state.metrics.count("model_swaps", seat.name, "loaded")
 
     def admit(self, seat: Seat) -> None:
-        """Let those go on whose model is there."""
+        """Let those go on whose model is there; weights of one that loads are on their way."""
         if self.moves.entry_of(seat) is None:
             return
-        for waiter in seat.take_all():
+        for waiter in seat.take_requests() if seat.is_loading else seat.take_all():
             model = self._state.models.answering(waiter.name)
             if model is None:
                 lost = f"The model '{waiter.name}' is there no longer."

@@ -22,16 +22,20 @@ _MOST_DOUBLINGS = 4
 
 
 class Waiter:
-    """One request that waits for a model.
+    """Who waits for a model: a request, or an admin.
 
     Args:
         name: What it calls the model.
         arrived: When it came, on the fleet's clock.
         tenant: Whose request it is.
+        for_all: Whether it waits until all of the model's weights are there.
     """
 
-    def __init__(self, name: str, arrived: float, tenant: str = "") -> None:
+    def __init__(
+        self, name: str, arrived: float, tenant: str = "", *, for_all: bool = False
+    ) -> None:
         self.name = name
+        self.for_all = for_all
         self.arrived = arrived
         self.tenant = tenant
         self.answer: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
@@ -122,6 +126,11 @@ class Seat:
     def succeed(self) -> None:
         """Forget what went wrong before."""
         self.failure, self._num_failures, self._num_given_up = None, 0, 0
+
+    def take_requests(self) -> list[Waiter]:
+        """Return those who wait for no more than that the model can be asked."""
+        waiting, self.waiting = self.waiting, deque(one for one in self.waiting if one.for_all)
+        return [one for one in waiting if not one.for_all]
 
     def take_all(self) -> list[Waiter]:
         """Return those who wait; from now on they do so no longer."""
