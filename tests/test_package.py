@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import subprocess
 import sys
 from importlib import import_module
@@ -38,6 +39,23 @@ def test_all_names_stand_in_dir_and_nothing_was_imported_for_it() -> None:
     )
     found = run("import sys, zse; dir(zse); print(*(n for n in sys.modules if n[:4] == 'zse.'))")
     assert found.split() == []
+
+
+def test_help_shows_every_public_name() -> None:
+    shown = pydoc.plain(pydoc.render_doc(zse))
+    assert [name for name in zse._LAZY if f" {name}" not in shown] == []
+
+
+def test_without_torch_help_shows_what_there_is() -> None:
+    program = "import sys; sys.modules['torch'] = None; "  # as if it were not installed
+    program += "import pydoc, zse; print(pydoc.plain(pydoc.render_doc(zse)))"
+    shown = run(program)
+    assert "class LLM" in shown
+    assert "convert_model(" not in shown
+
+
+def test_type_checkers_read_the_annotations() -> None:
+    assert Path(zse.__file__).with_name("py.typed").is_file()
 
 
 def test_a_shell_completes_the_names() -> None:

@@ -98,5 +98,12 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what can be asked for, imported yet or not."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    """Name what can be asked for here, imported yet or not.
+
+    ``help`` and completion ask for all of it, so what stands on torch is named where torch is.
+    """
+    from importlib.util import find_spec
+
+    absent = () if find_spec("torch") else _EXTRAS.keys()
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted({*__all__, *own}.difference(absent))

@@ -31,6 +31,8 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
         ("convrt", "no such command 'convrt'", "Did you mean `zse convert`?"),
         ("image inspct x", "no such command 'inspct'", "Did you mean `zse image inspect`?"),
         ("qqqq", "no such command 'qqqq'", "See `zse --help`."),
+        ("run tiny", "no such command 'run'", "Did you mean `zse chat`?"),
+        ("rm qwen", "no such command 'rm'", "Did you mean `zse cache clean`?"),
         (
             "serve --model tiny",
             "no such option '--model'",

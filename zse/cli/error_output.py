@@ -86,6 +86,15 @@ _OTHERS_OPTIONS = {
     "--tensor-parallel-size": "Here it is --tensor-parallel N, of zse serve and benchmark.",
 }
 """Options that servers of others have, and what leads on here, in commands without them."""
+_OTHERS_COMMANDS = {
+    "bench": "benchmark",
+    "download": "models pull",
+    "generate": "chat",
+    "list": "models list",
+    "rm": "cache clean",
+    "run": "chat",
+}
+"""Commands that tools of others have, and what does the same here."""
 
 
 def _typed_wrong(failure: typed.ClickException, words: Sequence[str]) -> ZSEError:
@@ -158,5 +167,7 @@ def _nearest(name: str, known: Sequence[str]) -> list[str]:
 
 def _command_hint(name: str, context: Context, group: TyperGroup) -> str:
     close = _nearest(name, group.list_commands(context))
+    if context.parent is None and name in _OTHERS_COMMANDS:
+        close = [_OTHERS_COMMANDS[name]]
     meant = " or ".join(f"`{context.command_path} {each}`" for each in close)
     return f"Did you mean {meant}?" if close else f"See `{context.command_path} --help`."

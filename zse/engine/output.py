@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - help() reads what Delta's fields are
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from zse.engine.request import NO_DRAFTS, CheckedDrafts
+from zse.engine.reading import PromptReport  # noqa: TC001 - as above
+from zse.engine.request import NO_DRAFTS, CheckedDrafts, FinishReason
 from zse.records import record
 from zse.text.detokenize import IncrementalDetokenizer
 from zse.text.stop import StopChecker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from zse.engine.reading import PromptReport
-    from zse.engine.request import FinishReason, Request, SamplingParams, TokenEvent
+    from zse.engine.request import Request, SamplingParams, TokenEvent
     from zse.text.tokenizer import Tokenizer
 
 
