@@ -181,7 +181,7 @@ def norm_work(
 def norms(rank: Rank) -> dict[str, object]:
     """The stream after the norm over ranks has the bits of its definition."""
     cases = [(1, False), (3, False), (64, False), (300, False), (300, True)]
-    every = [(*case, 0) for case in cases] + [(1, False, 4), (8, False, 4), (20, False, 8)]
+    every = [(*case, 0) for case in cases] + [(1, False, 1), (8, False, 4), (20, False, 8)]
     for rows, narrow, groups in every:
         work, (block, expected, other, exact) = norm_work(rank, rows, narrow=narrow, groups=groups)
         for captured in (False, True):
@@ -228,7 +228,7 @@ def turned(rank: Rank) -> dict[str, object]:
 def replays(rank: Rank) -> dict[str, object]:
     """A captured graph of exchanges gives the same bits however often, out of step or not."""
     work, (block, expected, other, exact) = norm_work(rank, 2, narrow=False)
-    in_parts, (part_block, part_expected, _, _) = norm_work(rank, 2, narrow=False, groups=4)
+    in_parts, (part_block, part_expected, _, _) = norm_work(rank, 1, narrow=False, groups=1)
 
     def both() -> None:
         work()

@@ -100,7 +100,8 @@ def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
 
 
 def test_as_many_programs_make_a_wide_row_as_all_fit_at_once() -> None:
-    assert [part_groups(rows, 8192, 128) for rows in (1, 8, 9, 16, 17)] == [4, 4, 8, 8, 0]
+    found = [part_groups(rows, 8192, 128) for rows in (1, 2, 8, 9, 16, 17)]
+    assert found == [1, 4, 4, 8, 8, 0]
     assert part_groups(18, 3584, 128) == 4
     assert part_groups(1, 8192, 8) == 8
     assert part_groups(1, 8192, 7) == part_groups(1, 2048, 128) == 0

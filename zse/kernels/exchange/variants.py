@@ -10,8 +10,9 @@ from zse.kernels.variant import Kernel, Variant, number, pointer, variant
 MODULE = "zse.kernels.exchange.triton.kernels"
 NORM_GROUPS = (16, 32, 64)
 """Groups of 128 columns of rows whose sum and norm are one kernel."""
-PART_GROUPS = (4, 8)
-"""Groups of a part of a row, where several programs make the norm of one."""
+PART_GROUPS = (1, 4, 8)
+"""Groups of a part of a row, where several programs make the norm of one: the first of a row that
+is alone, the others of a few."""
 FEW_GROUPS, MANY_GROUPS, TWO_GROUPS = 16, 64, 32
 """Groups of a tile of a sum, and of joined rows: of few numbers, of many as pairs, and of a tile
 that one rank adds up."""
