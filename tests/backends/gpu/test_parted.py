@@ -7,7 +7,11 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from any_layers import write_model
+from family_shapes import shape_of
 from interpreted_runner import open_runner
+from model_pairs import ARCHITECTURES, CONFIG_CLASSES
 
 from zse.backends.gpu.parted import MOST_UNREAD, Part, PartedStep, has_single, parts_of
 from zse.backends.types import SampledToken, SequenceChunk, StepBatch
@@ -15,6 +19,7 @@ from zse.engine.core import EngineCore
 from zse.engine.loading import make_core
 from zse.engine.request import Request, SamplingParams
 from zse.kernels.lm_head_sample.row import SamplingRow
+from zse.models.families import read_checkpoint
 from zse.options import load_options
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zse.backends.types import Answers, StepKind
+    from zse.models.spec import ModelSpec
 
 PLAIN, MASKED = SamplingRow(temperature=0.0), SamplingRow(temperature=0.0, is_masked=True)
 
@@ -82,9 +88,19 @@ def test_others_are_computed_together_and_first() -> None:
     parts = parts_of(batch, 8)
     assert [list(part.numbers) for part in parts] == [[1, 3], [0, 4], [2], [2]]
     assert [part.is_alone for part in parts] == [False, True, True, True]
-    assert [part.has_answers for part in parts] == [True, True, False, True]
+    assert [part.is_read for part in parts] == [True, True, False, True]
     assert has_single(batch)
     assert not has_single(parts[0].batch)
+
+
+def test_pieces_have_their_own_rows_of_states_and_are_read_for_them() -> None:
+    states, joined = memoryview(bytearray(range(5 * 8))), memoryview(bytes(range(5 * 4)))
+    whole = chunk(0, 5, "alone")._replace(states_to=states, joined=joined)
+    parts = parts_of(StepBatch(chunks=[whole], sampling=[()]), 2)
+    pieces = [part.batch.chunks[0] for part in parts]
+    assert [bytes(p.states_to or b"") for p in pieces] == [states[:16], states[16:32], states[32:]]
+    assert [bytes(p.joined or b"") for p in pieces] == [joined[:8], joined[8:16], joined[16:]]
+    assert all(part.is_read for part in parts)
 
 
 @dataclass
@@ -98,7 +114,7 @@ class Device:
 
     def launch(self, part: Part) -> Launched:
         self.launched.append(tuple(part.numbers))
-        self.unread += part.has_answers
+        self.unread += part.is_read
         self.most_unread = max(self.most_unread, self.unread)
         return Launched(self, part)
 
@@ -165,10 +181,22 @@ SHAPE: dict[str, Any] = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 64,
-    "vocab_size": 256,
+    "vocab_size": 72,
     "num_hidden_layers": 1,
     "max_position_embeddings": 64,
     "eos_token_id": None,
+}
+LATENTS: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 128,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
 }
 Told = dict[str, list[tuple[int | None, float | None]]]
 
@@ -177,13 +205,15 @@ def request(name: str, length: int, *, is_alone: bool) -> Request:
     params = SamplingParams(
         max_tokens=2, temperature=0.9, seed=length, logprobs=1, deterministic=is_alone
     )
-    prompt = [(7 * length + i) % 250 for i in range(length)]
+    prompt = [(7 * length + i) % 70 for i in range(length)]
     return Request(request_id=name, prompt_token_ids=prompt, params=params)
 
 
-def answers_of(path: Path, requests: list[Request], **options: Any) -> Told:
+def answers_of(
+    path: Path, requests: list[Request], spec: ModelSpec | None = None, **options: Any
+) -> Told:
     """Answer requests of which one arrives before each step."""
-    runner = open_runner(path, max_sequences=3, max_batch_tokens=32, **options)
+    runner = open_runner(path, spec=spec, max_sequences=3, max_batch_tokens=32, **options)
     core = make_core(runner, load_options(max_sequences=3, max_batch_tokens=32, **options))
     assert isinstance(core, EngineCore)
     waiting, answers = list(requests), Told()
@@ -196,13 +226,28 @@ def answers_of(path: Path, requests: list[Request], **options: Any) -> Told:
     return answers
 
 
+@pytest.mark.parametrize("family", ["qwen2", pytest.param("qwen3_moe", marks=pytest.mark.nightly)])
 def test_a_request_has_the_bits_of_a_server_that_computes_all_alone(
-    make_pair: Callable[..., Any],
+    family: str, make_pair: Callable[..., Any]
 ) -> None:
-    path = make_pair("qwen2", "int4", **SHAPE).path
+    path = make_pair(family, "int4", **SHAPE).path
+    check_bits(path)
+
+
+@pytest.mark.nightly
+def test_a_request_of_a_model_with_latents_has_such_bits(tmp_path: Path) -> None:
+    config = CONFIG_CLASSES["deepseek_v3"](**shape_of("deepseek_v3", **LATENTS))
+    spec = read_checkpoint(config.to_dict() | {"architectures": [ARCHITECTURES["deepseek_v3"]]})
+    path = tmp_path / "model.zse"
+    write_model(path, spec, "int8")
+    check_bits(path, spec, max_context=64)
+
+
+def check_bits(path: Path, spec: ModelSpec | None = None, **options: Any) -> None:
+    """Compare answers beside others with those of a server that computes all alone."""
     single = [request("a", 11, is_alone=True), request("b", 4, is_alone=True)]
-    expected = answers_of(path, single, deterministic=True)
+    expected = answers_of(path, single, spec, deterministic=True, **options)
     other = request("other", 5, is_alone=False)
-    found = answers_of(path, [single[0], other, single[1]])
+    found = answers_of(path, [single[0], other, single[1]], spec, **options)
     assert len(found.pop("other")) == 2
     assert found == expected

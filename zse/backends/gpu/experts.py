@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.forward import Deferred, Step
     from zse.backends.gpu.mixture import Mixture, MixtureArea, SharedMatrices
-    from zse.backends.gpu.model import DeviceModel
+    from zse.backends.gpu.mixture_plans import MixturePlans
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.backends.handles import ExpertWeights
     from zse.kernels.layout import Activation
@@ -41,10 +41,11 @@ class ExpertOperations(Products):
     so that those of one share its matrices, and what is made of them is added to the stream.
     """
 
-    def __init__(self, model: DeviceModel) -> None:
-        super().__init__(model)
-        assert model.plans.mixtures is not None
-        self._plans = model.plans.mixtures
+    @property
+    def _plans(self) -> MixturePlans:
+        """Those of steps as they are made now."""
+        assert self._model.plans.mixtures is not None
+        return self._model.plans.mixtures
 
     def experts(
         self, step: Step, residual: Residual, weights: ExpertWeights, experts: ExpertsSpec

@@ -91,11 +91,11 @@ def latent_plans_of(
 
 
 def latent_operations_of(model: DeviceModel) -> LatentOperations | None:
-    if (plans := model.plans.latents) is None:
+    if model.plans.latents is None:
         return None
     from zse.backends.gpu.latent import LatentOperations
 
-    return LatentOperations(model, plans)
+    return LatentOperations(model)
 
 
 def linear_attention_of(states: StateLayout) -> LinearAttention | None:

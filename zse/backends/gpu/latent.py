@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from zse.backends.gpu.forward import Projected, Step
-    from zse.backends.gpu.model import DeviceModel
     from zse.backends.handles import LayerWeights
     from zse.device.facts import DeviceFacts
     from zse.kernels.layout import Activation, Partials
@@ -109,9 +108,11 @@ class LatentPlans:
 class LatentOperations(Products):
     """``rope_store`` and ``attention`` of layers that keep a latent."""
 
-    def __init__(self, model: DeviceModel, plans: LatentPlans) -> None:
-        super().__init__(model)
-        self._plans = plans
+    @property
+    def _plans(self) -> LatentPlans:
+        """Those of steps as they are made now."""
+        assert self._model.plans.latents is not None
+        return self._model.plans.latents
 
     def store(
         self, step: Step, joined: Projected, attention: AttentionSpec, weights: LayerWeights,

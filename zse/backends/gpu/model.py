@@ -149,11 +149,9 @@ class DeviceModel:
     def computes_alone(self) -> bool:
         """Whether the bits of single rows can be kept from depending on others in their step.
 
-        Experts and latents choose kernels once for all steps; ranks take every step together.
+        Ranks and stages take every step together.
         """
-        is_one = self.collectives is None and self.flow is None
-        is_plain = self.plans.mixtures is None and self.plans.latents is None
-        return is_one and is_plain and can_be_single(self.spec)
+        return self.collectives is None and self.flow is None and can_be_single(self.spec)
 
     @contextmanager
     def computing_alone(self) -> Iterator[None]:

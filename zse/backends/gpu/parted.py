@@ -33,8 +33,10 @@ class Part:
     is_alone: bool
 
     @property
-    def has_answers(self) -> bool:
-        return any(self.batch.sampling)
+    def is_read(self) -> bool:
+        """Whether the host gets tokens or states of it."""
+        leaves = any(chunk.states_to is not None for chunk in self.batch.chunks)
+        return leaves or any(self.batch.sampling)
 
 
 def has_single(batch: StepBatch) -> bool:
@@ -94,8 +96,18 @@ def _pieces(
         piece = chunk._replace(
             token_ids=chunk.token_ids[start:end],
             start_position=chunk.start_position + start,
+            states_to=_rows_of(chunk.states_to, start, end, count),
+            joined=_rows_of(chunk.joined, start, end, count),
         )
         yield _Piece(number, piece, rows[max(0, start - before) : max(0, end - before)])
+
+
+def _rows_of(states: memoryview | None, start: int, end: int, count: int) -> memoryview | None:
+    """Return some of ``count`` rows."""
+    if states is None:
+        return None
+    row_bytes = states.nbytes // count
+    return states[start * row_bytes : end * row_bytes]
 
 
 def _grouped(pieces: Sequence[_Piece], most_rows: int) -> Iterator[list[_Piece]]:
@@ -166,7 +178,7 @@ class PartedStep:
     def _go_on(self) -> None:
         while len(self._pending) < len(self._parts):
             part = self._parts[len(self._pending)]
-            if part.has_answers:
+            if part.is_read:
                 if len(self._unread) == MOST_UNREAD:
                     self._read()
                 self._unread.append(len(self._pending))
