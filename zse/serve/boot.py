@@ -220,7 +220,10 @@ class ServerProcess:
             from zse.serve.adapters import put_adapters
 
             put_adapters(state.models, entry, state.options.load.lora)
-        self._release_held(model)
+        if not self._release_held(model) and state.ledger.work() is not None:
+            from zse.serve.openai.protocol import prepare_reading
+
+            prepare_reading()  # while weights are awaited
         model.settle()
         collector.resume()
         state.ledger.mark("ready")
@@ -228,16 +231,20 @@ class ServerProcess:
             state.ledger.note(name, *times)
         state.is_arriving = False
 
-    def _release_held(self, model: LoadedModel) -> None:
-        """Let requests go on that wait for the model."""
-        if self._state.options.hold_seconds > 0:
-            from zse.serve.held import HeldRequests
+    def _release_held(self, model: LoadedModel) -> bool:
+        """Let requests go on that wait for the model; whether there were any."""
+        if not self._state.options.hold_seconds:
+            return False
+        from zse.serve.held import HeldRequests
 
-            held = self._state.made(HeldRequests)
-            if held is not None:
-                if held.num_waiting:
-                    model.engine.expect_request(held.most_tokens)
-                held.release()
+        held = self._state.made(HeldRequests)
+        if held is None:
+            return False
+        is_awaited = held.num_waiting > 0
+        if is_awaited:
+            model.engine.expect_request(held.most_tokens)
+        held.release()
+        return is_awaited
 
     def _share(self, model: LoadedModel) -> None:
         """Give the model's file to replicas that start, where that is wanted, beside answers."""

@@ -34,6 +34,10 @@ class HeldRequests:
             body_bytes: Of the request.
         """
         last = self._loop.time() + seconds
+        if not self.num_waiting:
+            from zse.serve.openai.protocol import prepare_reading
+
+            prepare_reading()
         self.num_waiting += 1
         self.most_tokens = max(self.most_tokens, body_bytes // _BYTES_OF_A_TOKEN)
         try:
