@@ -188,7 +188,7 @@ def open_shared_stage(
     part: StagePart | None = None
     try:
         own, link = options_of(options, devices, 0), group.link
-        part = open_part(reader, layers, own, cache_dir=cache_dir, link=link)
+        part = open_part(reader, layers, own, cache_dir=cache_dir, link=link, devices=devices)
         memory, kinds = join_memory(link, part, options)
         check_alike(kinds, len(devices))
     except BaseException:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from zse.backends import ModelLoad, create_backend
+from zse.backends import ModelLoad, begin_arrival, create_backend
 from zse.backends.cpu.stage import CPUStage
 from zse.backends.ranks import HostEdges, RankPart
 from zse.device.open import runs_on_gpu
+from zse.errors import DeviceError
 from zse.kernels.native.library import load as load_library
 from zse.models.decoder import forward_of
 from zse.models.runner import spec_of
@@ -18,9 +19,12 @@ from zse.models.stage_share import stage_share, whole_share
 from zse.option import with_values
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.stage import GPUStage
+    from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.ranks import RankLink
     from zse.format.reader import ZSEReader
     from zse.models.share import ModelShare
@@ -38,6 +42,7 @@ def open_part(
     *,
     cache_dir: Path | None,
     link: RankLink | None = None,
+    devices: Sequence[str] = (),
 ) -> StagePart:
     """Return some layers of a model on a device; the file is closed with it.
 
@@ -47,11 +52,13 @@ def open_part(
         options: Where and how; its device is this process's.
         cache_dir: Of this machine's kernel packs and tables.
         link: To the other ranks, which have the rest of each layer; None: there are none.
+        devices: Of all ranks.
 
     Raises:
         UsageError: A size of the model cannot be divided among so many ranks.
         UnsupportedModelError: The device does not compute the model.
-        DeviceError: The device is absent or too small, or another rank is lost.
+        DeviceError: The device is absent or too small, or does not reach another one's memory, or
+            another rank is lost.
     """
     spec = spec_of(reader)
     spec = spec.within(options.batch.max_context or spec.max_position)
@@ -62,34 +69,49 @@ def open_part(
         share = _share(reader, spec, stage, link)
         part = RankPart(link=link, spec=share.spec, cuts=share.cuts, edges=HostEdges())
         return _OnCPU(reader, replace(stage, model=share.spec), options, part)
-    return _open_on_gpu(reader, spec, stage, options, cache_dir=cache_dir, link=link)
-
-
-def _open_on_gpu(
-    reader: ZSEReader,
-    spec: ModelSpec,
-    stage: StageSpec,
-    options: LoadOptions,
-    *,
-    cache_dir: Path | None,
-    link: RankLink | None,
-) -> StagePart:
-    from zse.backends.gpu.backend import GPUBackend
-    from zse.backends.gpu.stage import AloneLink, GPUStage
+    from zse.backends.gpu.stage import AloneLink
 
     share = _share(reader, spec, stage, link)
-    part = RankPart(link=link or AloneLink(), spec=share.spec, cuts=share.cuts, edges=HostEdges())
     load = ModelLoad(
         reader=reader,
         spec=share.spec,
-        part=part,
+        part=RankPart(
+            link=link or AloneLink(), spec=share.spec, cuts=share.cuts, edges=HostEdges()
+        ),
         options=with_values(options, {"stream": "off"}),
         forward=forward_of(share.spec),
         cache_dir=cache_dir,
     )
-    backend = create_backend(load)
+    return _on_gpu(load, replace(stage, model=share.spec), reader, devices)
+
+
+def _on_gpu(
+    load: ModelLoad, stage: StageSpec, reader: ZSEReader, devices: Sequence[str]
+) -> GPUStage:
+    from zse.backends.gpu.backend import GPUBackend
+    from zse.backends.gpu.stage import GPUStage
+
+    arrival = _begun_beside(load, reader, devices) if devices else None
+    backend = create_backend(load, arrival)
     assert isinstance(backend, GPUBackend)
-    return GPUStage(replace(stage, model=share.spec), backend, load_library(), reader.close)
+    return GPUStage(stage, backend, load_library(), reader.close)
+
+
+def _begun_beside(
+    load: ModelLoad, reader: ZSEReader, devices: Sequence[str]
+) -> Arrival | StreamedArrival:
+    """Send a share of the weights on its way to a GPU that reaches the others."""
+    from zse.engine.ranks.opening import check_links
+
+    assert load.part is not None
+    arrival = begin_arrival(load.options, reader, cuts=load.part.cuts)
+    assert arrival is not None
+    try:
+        check_links(arrival.gpu, devices)
+    except DeviceError:
+        arrival.abandon()
+        raise
+    return arrival
 
 
 def _share(

@@ -31,7 +31,12 @@ def _serve(member: Member, reader: ZSEReader) -> None:
     options, link = member.options, member.link
     first_layer, end_layer = member.task.layers
     part = open_part(
-        reader, (first_layer, end_layer), options, cache_dir=member.cache_dir, link=link
+        reader,
+        (first_layer, end_layer),
+        options,
+        cache_dir=member.cache_dir,
+        link=link,
+        devices=member.task.devices,
     )
     memory, _ = join_memory(link, part, options)
     member.obey(_Rank(part, memory, link.share.rank).do)
