@@ -162,7 +162,8 @@ class StepMaker:
         the model comes first: loading some of it waits until the device has nothing to do.
         """
         shape = self._prompt_shape(rows)
-        if self._model.plans.rounding(shape) != "tokens":
+        begins = self._model.passes.is_arriving  # of a model of this device alone
+        if not begins or self._model.plans.rounding(shape) != "tokens":
             return
         step = self._step(shape, 0, self._memory.sequences, GREEDY.sampling)
         for _ in self._loading(step, ends):
