@@ -14,6 +14,7 @@ from zse.cli.parameters import Json, complete_model
 
 if TYPE_CHECKING:
     from zse.deploy.cost import Way
+    from zse.models.memory import MemoryEstimate
 
 app = App()
 
@@ -52,21 +53,9 @@ def command(
     has asked for the idle window.
     """
     from zse.deploy.cost import Traffic, ways
-    from zse.deploy.sizing import measure
     from zse.errors import UsageError
-    from zse.models.registry import nearest_names
-    from zse.settings import load_settings
 
-    need = measure(
-        model, load_settings(), on_gpu=True, context_tokens=context, memory_gib=memory_gib
-    )
-    if need is None:
-        near = nearest_names(model)
-        meant = f"Did you mean {near[0]}? " if near else ""
-        raise UsageError(
-            "the model's size is not known",
-            hint=f"{meant}Give a .zse file, a model that `zse models list` names, or --memory-gib.",
-        )
+    need = _need_of(model, context_tokens=context, memory_gib=memory_gib)
     traffic = Traffic(
         requests_per_hour=requests_per_hour,
         request_seconds=request_seconds,
@@ -89,6 +78,26 @@ def command(
         typer.echo(json.dumps([_facts(way) for way in found], indent=2))
     else:
         _show(found)
+
+
+def _need_of(model: str, *, context_tokens: int, memory_gib: float) -> MemoryEstimate:
+    """Return the memory that a model takes, or the one that is said in its place."""
+    from zse.deploy.sizing import measure
+    from zse.errors import UsageError
+    from zse.models.registry import nearest_names
+    from zse.settings import load_settings
+
+    need = measure(
+        model, load_settings(), on_gpu=True, context_tokens=context_tokens, memory_gib=memory_gib
+    )
+    if need is None:
+        near = nearest_names(model)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(
+            "the model's size is not known",
+            hint=f"{meant}Give a .zse file, a model that `zse models list` names, or --memory-gib.",
+        )
+    return need
 
 
 def _facts(way: Way) -> dict[str, Any]:

@@ -71,16 +71,8 @@ def add(
     from zse.settings import load_settings
 
     check_name(name)
-    if (system is None and tools is None) == (text is None):
-        raise UsageError(
-            "name a prompt: --system, with --tools or without, or --text",
-            hint="See `zse prefix add --help`.",
-        )
-    if kv not in KV_DTYPES:
-        raise UsageError(
-            f"--kv {kv!r} is none of {', '.join(KV_DTYPES)}",
-            hint="Give what the server's --kv-dtype will be.",
-        )
+    _check_prompt(system, tools, text)
+    _check_kv(kv)
     settings = load_settings()
     serve = with_flags(settings.serve, given)
     own = {"kv_dtype": kv, "max_sequences": 1, "prefix_store": "", "prefix_key_file": ""}
@@ -103,6 +95,22 @@ def add(
         typer.echo(json.dumps(facts))
         return
     say(f"{len(token_ids)} tokens begin alike; {len(data)} bytes of their KV are in {file}")
+
+
+def _check_prompt(system: Path | None, tools: Path | None, text: Path | None) -> None:
+    if (system is None and tools is None) == (text is None):
+        raise UsageError(
+            "name a prompt: --system, with --tools or without, or --text",
+            hint="See `zse prefix add --help`.",
+        )
+
+
+def _check_kv(kv: str) -> None:
+    if kv not in KV_DTYPES:
+        raise UsageError(
+            f"--kv {kv!r} is none of {', '.join(KV_DTYPES)}",
+            hint="Give what the server's --kv-dtype will be.",
+        )
 
 
 @app.command("list")

@@ -42,10 +42,9 @@ class Step:
         *,
         all_single: bool = False,
     ) -> None:
-        size = cache.block_size
         check_batch(
             batch,
-            block_size=size,
+            block_size=cache.block_size,
             num_blocks=cache.num_blocks,
             vocab_size=vocab_size,
             windows=cache.windows,
@@ -66,12 +65,19 @@ class Step:
         self._lent: list[tuple[int, list[int]]] = []
         """Of chunks that check drafts, where the states behind their tokens are left."""
         self._tables: list[array[int]] = []
+        self.num_groups = 1 + len(cache.windows)
+        """Groups of layers; slots and rows that attend are there for each, one after the other."""
+        self._lay_out(all_single=all_single)
+
+    def _lay_out(self, *, all_single: bool) -> None:
+        """Make the arrays that kernels read, of all chunks one after the other."""
+        size = self.cache.block_size
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
         words: list[int] = []
         for index in self.order:
-            slot, ids, start, table, kind, *_ = chunks[index]
+            slot, ids, start, table, kind, *_ = self.batch.chunks[index]
             count, first = len(ids), len(tokens)
             end = start + count
             blocks = array("i", table[: -(-end // size)])
@@ -96,10 +102,8 @@ class Step:
                     start + offset | state_word << 32,
                     address,
                 )
-        self.num_groups = 1 + len(cache.windows)
-        """Groups of layers; slots and rows that attend are there for each, one after the other."""
         num_words = len(words)
-        for number in range(len(cache.windows)):
+        for number in range(len(self.cache.windows)):
             self._add_window(number, slots, words, num_words)
         self.tokens = array("i", tokens)
         self.positions = array("i", positions)

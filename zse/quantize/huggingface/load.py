@@ -81,16 +81,8 @@ def load_zse_model(
         UsageError: An option is something else, the file has no NF4 layer for ``bnb``, or the
             devices do not hold the model.
     """
-    if device_map is None and max_memory is not None:
-        raise UsageError("max_memory is given without device_map", hint='Add device_map="auto".')
-    if device_map is not None and (device != "auto" or backend != "zse"):
-        raise UsageError("device_map is given beside a device, or for bnb", hint="Leave that out.")
-    if cache_weights not in ("auto", True, False):
-        raise UsageError(f"cache_weights is {cache_weights!r}, expected 'auto', True or False")
-    if backend not in BACKENDS:
-        raise UsageError(
-            f"backend {backend!r} is not known", hint=f"Use one of {', '.join(BACKENDS)}."
-        )
+    _check_choices(cache_weights, backend)
+    _check_spread(device_map, max_memory, device, backend)
     with needing("hf", "load_zse_model"):
         import transformers
     on = choose_device(device)
@@ -119,6 +111,27 @@ def load_zse_model(
         tokenizer = _build_tokenizer(transformers, reader)
         info = _describe(reader.path, reader)
     return model.eval(), tokenizer, info
+
+
+def _check_choices(cache_weights: bool | str, backend: str) -> None:
+    if cache_weights not in ("auto", True, False):
+        raise UsageError(f"cache_weights is {cache_weights!r}, expected 'auto', True or False")
+    if backend not in BACKENDS:
+        raise UsageError(
+            f"backend {backend!r} is not known", hint=f"Use one of {', '.join(BACKENDS)}."
+        )
+
+
+def _check_spread(
+    device_map: DeviceMap | None,
+    max_memory: Mapping[int | str, int | str] | None,
+    device: str,
+    backend: str,
+) -> None:
+    if device_map is None and max_memory is not None:
+        raise UsageError("max_memory is given without device_map", hint='Add device_map="auto".')
+    if device_map is not None and (device != "auto" or backend != "zse"):
+        raise UsageError("device_map is given beside a device, or for bnb", hint="Leave that out.")
 
 
 def choose_dtype(dtype: str, place: torch.device) -> torch.dtype:
