@@ -151,19 +151,21 @@ def test_what_moved_is_prepared_again(runner):
     assert prepare_all(runner) == first > 0
 
 
-def test_where_memory_is_short_nothing_more_is_prepared(runner, monkeypatch):
+def test_what_cannot_be_prepared_harms_no_step_and_is_not_tried_again(runner, monkeypatch):
     answered(runner, 300)
+    tried = []
 
     def short(*_):
-        error = DeviceError("no memory")
-        error.is_out_of_memory = True
-        raise error
+        tried.append(1)
+        raise DeviceError("no memory")
 
     monkeypatch.setattr(runner._backend._maker, "capture", short)
     prepare_all(runner)
     monkeypatch.undo()
     assert not runner.prepare_idle()
-    assert len(runner._backend._graphs) == 1
+    assert len(tried) == 1
+    runner.execute(batch(1, 1, 1))
+    assert len(runner._backend._graphs) == 2
 
 
 def test_steps_are_captured_for_the_ways_in_which_tokens_were_chosen():

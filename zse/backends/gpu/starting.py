@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.plans import TURNED_ROWS
 from zse.backends.gpu.step_maker import GREEDY
-from zse.errors import DeviceError
+from zse.errors import ZSEError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from zse.backends.operations import Forward
     from zse.device.gpu import Gpu, Stream
     from zse.models.spec import HeadSpec
+
+_LOG = logging.getLogger("zse.backends")
 
 
 class StartingBackend(GPUOperations):
@@ -36,8 +39,8 @@ class StartingBackend(GPUOperations):
     """What is left of it; None where nothing is."""
     _is_asked = False
     """Whether any step was."""
-    _is_short = False
-    """Whether memory ran out while steps to come were prepared."""
+    _prepares_no_more = False
+    """Whether a step to come could not be prepared, as where memory ran out."""
 
     @property
     def begins_with_capture(self) -> bool:
@@ -96,15 +99,14 @@ class StartingBackend(GPUOperations):
         For a device that has nothing to do, behind its first answer: some milliseconds each.
         """
         is_alone = not self.begins_with_capture and self._model.flow is None
-        if not is_alone or self._passes.is_arriving or self._is_short:
+        if not is_alone or self._passes.is_arriving or self._prepares_no_more:
             return False
         self._gpu.make_current()
         try:
             return self._prepare_one(partial(forward, self))
-        except DeviceError as error:
-            if not error.is_out_of_memory:
-                raise
-            self._is_short = True
+        except ZSEError as error:  # a step that comes is computed without, or says it itself
+            _LOG.warning("no further steps are prepared: %s", error)
+            self._prepares_no_more = True
             return False
 
     def _prepare_one(self, work: Callable[[Step], object]) -> bool:
