@@ -104,4 +104,4 @@ def test_as_many_programs_make_a_wide_row_as_all_fit_at_once() -> None:
     assert found == [1, 4, 4, 8, 8, 0]
     assert part_groups(18, 3584, 128) == 4
     assert part_groups(1, 8192, 8) == 8
-    assert part_groups(1, 8192, 7) == part_groups(1, 2048, 128) == 0
+    assert part_groups(1, 8192, 7) == part_groups(1, 1024, 128) == 0

@@ -40,7 +40,7 @@ this GPU that wait for theirs."""
 ALL_SENT_BELOW = 3
 """Ranks from which on tiles of many numbers are added up by one rank each. Between two it would
 send as many bytes, and wait twice."""
-PARTS_ABOVE = 2048
+PARTS_ABOVE = 1024
 """Columns above which several programs make a row of few."""
 APART_ABOVE, APART_ROWS = 4096, 16
 """Columns above which, and rows up to which, a sum over ranks is a kernel apart from the norm."""
