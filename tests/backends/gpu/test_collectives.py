@@ -178,3 +178,5 @@ def test_a_sum_is_fused_with_the_norm_that_reads_it_where_nothing_comes_between(
         assert not other.takes_norm(few, residual, norm, HIDDEN)
         assert not one.takes_norm(more, residual, None, HIDDEN)
         assert not one.takes_norm(more, residual, norm, 2 * HIDDEN)
+        assert [one.turns_norm(rows) for rows in (64, 65)] == [False, True]
+        assert not other.turns_norm(65)

@@ -48,8 +48,6 @@ PATIENCE_SECONDS = 10.0
 """How long a kernel waits for another GPU; a group that has failed is noticed sooner."""
 FEW_ROWS = 64
 """Rows up to which ranks' sums are sent as float32: they are a few microseconds then."""
-TURNED_ABOVE = 1 << 30
-"""Rows above which norms of sums are turned on their way out: none, until it was measured."""
 _EMPTY_BYTE, _ALIGNMENT, _PAGE_BYTES, _NEVER_BROKEN_OFFSET = 0xFF, 256, 4096, 64
 _LOG = logging.getLogger("zse.backends.gpu")
 
@@ -191,7 +189,7 @@ class Collectives:
 
         Of usual layers whose norms are turned without ranks, too.
         """
-        return rows > TURNED_ABOVE and self._is_narrow(rows) and not self._is_in_two(rows)
+        return self._is_narrow(rows) and not self._is_in_two(rows)
 
     def turned_norm(self, step: Step, residual: Residual, norm: BoundNorm, output: Turned) -> None:
         """Add what all ranks have pending to the stream and write its norm, turned.
