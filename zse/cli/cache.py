@@ -1,4 +1,4 @@
-"""``zse cache``: everything that zse keeps in its cache folder, and how to be rid of it."""
+"""``zse cache``: lists what zse keeps in its cache folder, and removes it."""
 
 from __future__ import annotations
 

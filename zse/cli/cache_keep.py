@@ -1,4 +1,4 @@
-"""What ``zse cache clean --keep`` says: a kind, a name, a time or a size."""
+"""Reads the value of ``zse cache clean --keep``: a kind, a name, a time or a size."""
 
 from __future__ import annotations
 

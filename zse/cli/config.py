@@ -1,4 +1,4 @@
-"""``zse config``: what every option is here, and who says so."""
+"""``zse config``: every option with its value, and where that was set: flag, variable or file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``zse cost``: what a model costs a month on each platform, asleep while nobody asks or not."""
+"""``zse cost``: the monthly cost of a model on each platform, always on or scaled to zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `zse hardware` says: the machine, which models fit, what is missing to serve on its GPU."""
+"""The text of `zse hardware`: the machine, which models fit, what its GPU lacks to serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``zse`` alone: what this machine is, what fits into it, what runs, and a model to talk to."""
+"""``zse`` without a command: this machine, models that fit it, running servers, a first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``zse inspect`` shows of a GGUF file: what it says of itself, and what becomes of it."""
+"""What ``zse inspect`` shows of a GGUF file: its metadata, and the schemes it would convert to."""
 
 from __future__ import annotations
 

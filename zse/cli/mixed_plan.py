@@ -1,4 +1,4 @@
-"""How the schemes of a mixed conversion are shown: a line for each kind of weight and scheme."""
+"""Shows the plan of a mixed conversion: a line for each kind of weight and scheme."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``zse prefix``: the KV of system prompts, in the file of the model that computed it."""
+"""``zse prefix``: stores the KV of system prompts in a model's file, so no start computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that run, and what one says of itself: for ``zse`` alone and ``zse top``."""
+"""Finds running servers of this machine, and asks them for statistics (``zse``, ``zse top``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that is told to end cleans up first: SIGTERM and SIGHUP become exceptions."""
+"""Turns SIGTERM and SIGHUP into exceptions, so that a command that is stopped cleans up."""
 
 from __future__ import annotations
 

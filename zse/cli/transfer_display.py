@@ -1,4 +1,4 @@
-"""How long work is shown while it runs: a bar on a terminal, a line now and then elsewhere."""
+"""Shows the progress of long work: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

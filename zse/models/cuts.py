@@ -1,4 +1,4 @@
-"""Where the layers of a model are cut for stages that devices alike compute one behind another.
+"""Chooses where to cut a model's layers into pipeline stages for devices of equal speed.
 
 The slowest stage says how fast all are, so the cuts make it as short as they can: an exact dynamic
 program over places where a model can be cut at all. A stage takes as long as it reads bytes, which

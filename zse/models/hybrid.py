@@ -1,4 +1,4 @@
-"""A decoder whose layers keep a state, and every few a cache: linear and full attention in turns.
+"""Builds the spec of a hybrid decoder: linear attention, with full attention every few layers.
 
 What Qwen3-Next, Qwen3.5 and Qwen3.6 have in common. Their full attention has a gate for each
 element of its output and turns a quarter of each head; their norms keep a weight's distance from

@@ -1,4 +1,4 @@
-"""A decoder whose family says what each layer is; the ends are alike everywhere."""
+"""Builds the spec of a decoder whose layers differ: its family describes each, ends are shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model computes outside its KV pool: all logits of a sequence, vectors of whole texts.
+"""Passes that do not go through the KV pool: all logits of a sequence, vectors of whole texts.
 
 Each call has a cache of its own, which goes with its end, so the pool's blocks stay what they are.
 """

@@ -1,4 +1,4 @@
-"""Makes the parts of a spec from what a family says of its checkpoints' tensors.
+"""Builds the parts of a spec from the tensor names that a family gives.
 
 Names of ours come first, names of theirs follow, without the ``.weight`` and ``.bias`` at the end.
 """

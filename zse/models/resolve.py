@@ -1,4 +1,4 @@
-"""What a user means by a model: the one place that reads the word MODEL.
+"""Tells which model an argument MODEL names: a file, a folder, an address, a hub id, a built-in.
 
 A built-in's name, a .zse file, a checkpoint folder or a GGUF file of this machine, a file behind an
 address, or a repository of the hub. Nothing is fetched or converted here.

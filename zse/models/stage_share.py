@@ -1,4 +1,4 @@
-"""What one stage of a pipeline has of a model's file: its layers, and the ends that it needs.
+"""The part of a model's file that one pipeline stage loads: its layers, and the ends it needs.
 
 A table of an end that another stage has is kept as its first rows, which nobody reads: so whoever
 binds the ends of a model needs no second way.

@@ -1,4 +1,4 @@
-"""A decoder whose layers differ by nothing but their window: its numbers, and the spec they give.
+"""Builds the spec of a decoder whose layers are equal but for their attention window.
 
 The JSON form of the numbers is what a file's header keeps of a model. A number that files did not
 have at first is written only where it is not the default, so that what it says stays the same.

@@ -1,4 +1,4 @@
-"""What the layers of a model ask of a machine: bytes that lie there, bytes that a step reads.
+"""The cost of each layer, for planners: bytes in memory, bytes that a step reads, bytes of cache.
 
 The embedding goes with the first layer, and norm, head and choice of tokens go with the last one.
 """
@@ -24,23 +24,23 @@ class LayerWork:
     """One layer, with what goes with it."""
 
     weight_bytes: int
-    """That lie in memory."""
+    """Memory that its weights take."""
     read_bytes: int
-    """That each step reads: without tables of which it reads rows."""
+    """What each step reads of them: all but tables of which it gathers rows."""
     kv_bytes: int
-    """That all sequences keep there."""
+    """Keys and values of all sequences together."""
 
 
 @record
 class ModelWork:
-    """A model on a plan."""
+    """The cost of a model at a given load."""
 
     layers: tuple[LayerWork, ...]
     hidden_size: int
     streams: int = 1
-    """Answers that are written at once."""
+    """Answers that run at once."""
     context_tokens: int = 4096
-    """Of each of them."""
+    """Length of each of them, prompt and answer."""
 
     @property
     def weight_bytes(self) -> int:
@@ -50,7 +50,7 @@ class ModelWork:
 def work_of(
     spec: ModelSpec, tensors: Sequence[Stored], *, streams: int, context_tokens: int
 ) -> ModelWork:
-    """Return the work of a model whose tensors are stored so."""
+    """Return the cost of each layer of a model whose tensors are stored in these schemes."""
     sizes = {one.name: stored_bytes(one.scheme, one.shape, one.group_size) for one in tensors}
     element = KV_ELEMENT_BITS["auto"] // 8
     held = [0] * len(spec.layers)
