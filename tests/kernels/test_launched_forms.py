@@ -45,7 +45,7 @@ from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.gate_up import variants as gate_up_forms
 from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.join import variants as join_forms
-from zse.kernels.join.launch import JoinNorms, join_rows
+from zse.kernels.join.launch import JoinNorms, add_bent, join_rows
 from zse.kernels.latent import variants as latent_forms
 from zse.kernels.latent.launch import (
     LatentRows,
@@ -431,10 +431,11 @@ def test_every_form_of_linear_attention_is_one_that_a_head_width_asks_for() -> N
     assert launcher.keys == packed(of=delta_forms.VARIANTS)
 
 
-def test_rows_are_joined_by_one_form() -> None:
+def test_rows_are_joined_and_bent_by_one_form_each() -> None:
     launcher = Recorder()
     norms = JoinNorms(embedding=0, embedding_epsilon=1e-6, state=0, state_epsilon=1e-6)
     join_rows(launcher, 0, 0, norms, Plain(rows=1, columns=256, values=0))
+    add_bent(launcher, 0, sums(128), 0)
     assert launcher.keys == packed(of=join_forms.VARIANTS)
 
 

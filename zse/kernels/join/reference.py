@@ -20,3 +20,8 @@ def join(
         for rows, norm, epsilon in zip((embeddings, states), norms, epsilons, strict=True)
     ]
     return torch.cat(parts, 1)
+
+
+def bent(stream: torch.Tensor, product: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Return the float32 stream with what a residual block adds to it."""
+    return stream + torch.nn.functional.silu(product + bias)

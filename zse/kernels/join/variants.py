@@ -1,4 +1,4 @@
-"""The compiled form of ``join``."""
+"""The compiled forms of ``join``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,32 @@ JOIN_ROWS = Kernel(
         number("state_epsilon", "fp32"),
     ),
 )
+ADD_BENT = Kernel(
+    name="join.add_bent",
+    module="zse.kernels.join.triton.bend",
+    function="add_bent",
+    arguments=(
+        pointer("stream", "fp32"),
+        pointer("sums", "fp32"),
+        pointer("bias", "fp32"),
+        number("rows"),
+        number("splits"),
+        number("hidden", aligned=True),
+    ),
+)
 BLOCK = 1024
 """Columns that a program treats at once."""
+BENT_COLUMNS = 256
+"""Columns of a program that adds what is bent."""
 
 
 def join_variant() -> Variant:
     return variant(JOIN_ROWS, BLOCK=BLOCK)
 
 
-VARIANTS: tuple[Variant, ...] = (join_variant(),)
-"""The kernel of ``join``."""
+def bend_variant() -> Variant:
+    return variant(ADD_BENT, BLOCK=BENT_COLUMNS)
+
+
+VARIANTS: tuple[Variant, ...] = (join_variant(), bend_variant())
+"""The kernels of ``join``."""
