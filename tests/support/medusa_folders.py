@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_checkpoint(folder: Path, family: str = "llama") -> Path:
+def write_checkpoint(folder: Path, family: str = "llama", **changes: Any) -> Path:
     """Write a float32 checkpoint without a tokenizer."""
     torch.manual_seed(3)
-    config = transformers.AutoConfig.for_model(family, **shape_of(family, eos_token_id=None))
+    shape = shape_of(family, eos_token_id=None, **changes)
+    config = transformers.AutoConfig.for_model(family, **shape)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
     return folder

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from zse.backends.handles import Handle
     from zse.backends.operations import Forward, Step
     from zse.backends.types import Answers, StepBatch
+    from zse.format.spec import ZSEHeader
     from zse.kv.host_tier import HostBlocks
     from zse.kv.windows import WindowGroup
-    from zse.models.spec import Pooling
+    from zse.models.spec import MedusaSpec, Pooling
     from zse.stream.peers.lending import Lendable
+    from zse.stream.source import ByteSource
 
 
 @runtime_checkable
@@ -37,6 +39,19 @@ class Guesser(Protocol):
 
         What it writes into blocks, steps write again before they read it.
         """
+
+
+@runtime_checkable
+class BindsHeads(Protocol):
+    """A backend that computes heads which guess from states itself, on a device of its own."""
+
+    def bind_heads(
+        self, header: ZSEHeader, source: ByteSource, heads: Sequence[MedusaSpec]
+    ) -> None:
+        """Load heads of the model's file; ``guess`` takes their passes from now on."""
+
+    def release_heads(self) -> None:
+        """Give their memory back."""
 
 
 @runtime_checkable

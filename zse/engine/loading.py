@@ -210,10 +210,12 @@ def _set_aside_for_drafts(
         from zse.engine.drafting.opening import memory_beside
 
         opened.arrival.set_aside(memory_beside(options, settings))
-    elif options.speculation.speculate == "mtp" and not spec.is_encoder:
-        from zse.engine.drafting.opening import memory_of_head
+    elif options.speculation.speculate in ("mtp", "medusa") and not spec.is_encoder:
+        from zse.engine.drafting.opening import memory_of_head, memory_of_medusa
 
-        opened.arrival.set_aside(memory_of_head(opened.reader, spec))
+        is_mtp = options.speculation.speculate == "mtp"
+        of_heads = memory_of_head if is_mtp else memory_of_medusa
+        opened.arrival.set_aside(of_heads(opened.reader, spec))
 
 
 def _prefixes_of(

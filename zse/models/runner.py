@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
 from zse.backends.abilities import (
+    BindsHeads,
     FillsDevice,
     Guesser,
     Lends,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
-    from zse.models.spec import ModelSpec, Pooling
+    from zse.models.spec import MedusaSpec, ModelSpec, Pooling
     from zse.options import LoadOptions
     from zse.stream.peers.lending import Lendable
     from zse.stream.weights import StreamFacts
@@ -218,6 +219,25 @@ class ModelRunner(RunnerBlocks):
         assert isinstance(self._backend, Guesser)
         with self._lock:
             return self._backend.guess(batch, forward)
+
+    def bind_heads(self, reader: ModelFile, heads: Sequence[MedusaSpec]) -> None:
+        """Load heads that guess beside the model, where its device computes them itself.
+
+        Raises:
+            DeviceError: There is no memory for them.
+            StoreError: The file failed on its way.
+        """
+        from zse.stream.opening import source_of
+
+        assert isinstance(self._backend, BindsHeads)
+        with closing(source_of(reader)) as source, self._lock:
+            self._backend.bind_heads(reader.header, source, heads)
+
+    def release_heads(self) -> None:
+        """Undo ``bind_heads``."""
+        assert isinstance(self._backend, BindsHeads)
+        with self._lock:
+            self._backend.release_heads()
 
     def bind_adapter(self, adapter: AdapterWeights) -> Handle:
         """Return an adapter as requests name it; safe while steps run.

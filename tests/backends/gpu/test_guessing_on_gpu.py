@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_answers import told_answers
 from guessing_models import make_guessing_model
+from medusa_folders import head_tensors, write_checkpoint, write_heads
 
 from zse.backends import begin_arrival
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
@@ -17,6 +18,7 @@ from zse.engine.drafting.opening import (
     collector_of,
     drafter_of_head,
     drafter_of_layers,
+    drafter_of_medusa,
     memory_of_head,
 )
 from zse.engine.drafting.speculator import Speculator
@@ -25,6 +27,7 @@ from zse.format.reader import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import ModelRunner, load_runner, spec_of
 from zse.options import load_options
+from zse.quantize.convert import convert_model
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -143,35 +146,40 @@ def test_first_layers_change_no_answer_where_every_token_is_computed_alone(
     assert counts.draft_tokens > 0
 
 
+def answers_with(
+    path: Path, speculate: str, drafter_of: Callable[..., Any] | None = None
+) -> tuple[object, SpeculationCounts]:
+    """Answer three requests, with drafts of a model's own that always pay where somebody guesses."""
+    settings = load_settings()
+    options = load_options(
+        device="cuda",
+        deterministic=True,
+        num_blocks=64,
+        max_sequences=8,
+        speculate=speculate,
+        kernels=settings.serve.load.device.kernels,
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    requests = [
+        Request(request_id=str(i), prompt_token_ids=PROMPT[i:], params=params) for i in range(3)
+    ]
+    with ZSEReader(path) as reader:
+        runner = load_runner(reader, options, cache_dir=settings.cache_dir)
+        begin = collect = None
+        if drafter_of is not None:
+            drafter = drafter_of(runner, reader, options, settings)
+            speculator = Speculator(drafter, itertools.count().__next__)
+            begin, collect = lambda: speculator, collector_of(runner.spec.hidden_size)
+        core = EngineCore(runner, options, begin_speculation=begin, collect_states=collect)
+        with closing(core):
+            return told_answers(core, requests), core.stats().speculation
+
+
 def test_a_head_guesses_from_the_states_of_steps_and_changes_no_answer(tmp_path: Path) -> None:
     shape = {**hybrid_shape(64), "layer_types": ["full_attention"] * 3}
     path = make_guessing_model(tmp_path, "qwen3_5", "int8", knows=True, **shape).path
-    settings = load_settings()
-    kernels = settings.serve.load.device.kernels
-
-    def answered(speculate: str) -> tuple[object, SpeculationCounts]:
-        options = load_options(
-            device="cuda", deterministic=True, num_blocks=64, max_sequences=8,
-            speculate=speculate, kernels=kernels,
-        )  # fmt: skip
-        params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-        requests = [
-            Request(request_id=str(i), prompt_token_ids=PROMPT[i:], params=params) for i in range(3)
-        ]
-        with ZSEReader(path) as reader:
-            runner = load_runner(reader, options, cache_dir=settings.cache_dir)
-            begin = collect = None
-            if speculate == "mtp":
-                drafter = drafter_of_head(runner, reader, options, settings)
-                speculator = Speculator(drafter, itertools.count().__next__)
-                begin, collect = lambda: speculator, collector_of(runner.spec.hidden_size)
-            with closing(
-                EngineCore(runner, options, begin_speculation=begin, collect_states=collect)
-            ) as core:
-                return told_answers(core, requests), core.stats().speculation
-
-    expected, _ = answered("off")
-    found, counts = answered("mtp")
+    expected, _ = answers_with(path, "off")
+    found, counts = answers_with(path, "mtp", drafter_of_head)
     assert found == expected
     assert counts.accepted_tokens > counts.checks // 2
 
@@ -193,3 +201,14 @@ def test_a_model_leaves_its_head_memory_where_both_take_all_they_can(tmp_path: P
         ) as runner:
             runner.settle()
             drafter_of_head(runner, reader, options, settings).close()
+
+
+def test_heads_of_medusa_guess_and_change_no_answer(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", **SHAPE)
+    heads = write_heads(tmp_path / "heads", head_tensors(checkpoint, 3, 2))
+    path = tmp_path / "model.zse"
+    convert_model(checkpoint, path, "int4", allow_no_tokenizer=True, medusa=heads, device="cpu")
+    expected, _ = answers_with(path, "off")
+    found, counts = answers_with(path, "medusa", drafter_of_medusa)
+    assert found == expected
+    assert counts.draft_tokens > 0

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.captured import CapturedSteps
 from zse.backends.gpu.draft_states import DraftStates
-from zse.backends.gpu.guessing import GuessingBackend
 from zse.backends.gpu.kinds import text_operations_of
 from zse.backends.gpu.masked import MaskedStep
+from zse.backends.gpu.medusa import MedusaBackend
 from zse.backends.gpu.parted import MOST_UNREAD, PartedStep, has_single, parts_of
 from zse.backends.gpu.pooled_blocks import PooledBlocks
 from zse.backends.gpu.retained import Retained
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from zse.stream.weights import StreamFacts
 
 
-class GPUBackend(PooledBlocks, GuessingBackend):
+class GPUBackend(PooledBlocks, MedusaBackend):
     """See ``zse.backends.operations.Backend``. ``launcher`` puts kernels into ``stream``."""
 
     def __init__(

@@ -48,10 +48,13 @@ class GuessingBackend(StartingBackend):
         plan = plan_step(batch, self._limits)
         self._send_adapters(plan)
         work = partial(forward, cast("Backend", self))
-        if self._graphs.can_repeat(plan):
+        comes_with_states = batch.chunks[0].joined is not None
+        if self._graphs.can_repeat(plan) and not comes_with_states:
             self._graphs.repeat(plan, work, self.choose, forward)
         else:
             step = self._maker.begin(plan, self._memory.sequences)
+            if comes_with_states:
+                self._send_states(plan, step.scratch.residual)
             work(replace(step, launcher=self._launcher))  # patterns are those of the model's pass
         ring = self._guess_ring = self._guess_ring or ResultRing(self._gpu, self._sampled, count=1)
         return ring.receive(plan, self._stream).wait()
@@ -59,8 +62,11 @@ class GuessingBackend(StartingBackend):
     def _give(self, plan: StepPlan, step: Step) -> None:
         """Send the states that tokens come with, where they come with any."""
         if self._model.plans.takes_states:
-            ring = self._given_ring = self._given_ring or StagingRing(self._gpu)
-            send_given(plan, step.scratch.given, self._hidden, ring, self._stream)
+            self._send_states(plan, step.scratch.given)
+
+    def _send_states(self, plan: StepPlan, address: int) -> None:
+        ring = self._given_ring = self._given_ring or StagingRing(self._gpu)
+        send_given(plan, address, self._hidden, ring, self._stream)
 
     def _told(self, plan: StepPlan, left: int, step: Step | None = None) -> Told:
         """Return what a step tells besides its tokens; a captured one only what it leaves."""

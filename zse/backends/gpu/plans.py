@@ -74,7 +74,7 @@ def leaves_states(spec: ModelSpec, options: LoadOptions) -> bool:
     ranks = options.ranks
     is_alone = ranks.tensor_parallel == ranks.pipeline_parallel == 1
     is_whole = spec.embedding.join is None and not spec.is_encoder
-    return options.speculation.speculate == "mtp" and is_alone and is_whole
+    return options.speculation.speculate in ("mtp", "medusa") and is_alone and is_whole
 
 
 class StepPlans:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.operations import is_attention
-from zse.device.open import runs_on_gpu
 from zse.errors import UnsupportedModelError, UsageError
 from zse.models.guess import stored_guesses
 from zse.models.medusa import stored_heads
@@ -30,11 +29,6 @@ def check_own_guesses(header: ZSEHeader, spec: ModelSpec, options: LoadOptions) 
     asked = options.speculation.speculate
     if asked not in OWN_WAYS or spec.is_encoder:
         return
-    if asked == "medusa" and runs_on_gpu(options.device.name):
-        raise UnsupportedModelError(
-            f"--speculate {asked} computes on a CPU alone, and this model is to run on a GPU",
-            hint="Choose --speculate suffix, or name a --draft-model.",
-        )
     if asked == "mtp":
         head_of(header, spec)
     elif asked == "medusa":

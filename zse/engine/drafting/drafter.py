@@ -25,6 +25,16 @@ class Offer(NamedTuple):
 
 
 NO_OFFER = Offer(0.0, 0)
+_UNKNOWN = 0
+
+
+def waiting_drafts(wanted: Many[tuple[Sequence, int]]) -> list[list[int]]:
+    """Return drafts to begin with of who guesses from known tokens alone: none, as a rule.
+
+    Of a sequence whose newest token only the device knows, some that no step checks: it waits for
+    that token, and is asked again.
+    """
+    return [[_UNKNOWN] * (2 * sequence.num_pending) for sequence, _ in wanted]
 
 
 class Drafter(Protocol):

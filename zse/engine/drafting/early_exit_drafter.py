@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.types import SequenceChunk, StepBatch
-from zse.engine.drafting.drafter import MOST_DRAFTS_EACH, NO_OFFER, Offer
+from zse.engine.drafting.drafter import MOST_DRAFTS_EACH, NO_OFFER, Offer, waiting_drafts
 from zse.engine.drafting.likely_row import likely_row
 from zse.engine.drafting.tally import Tally
 from zse.models.decoder import forward_of
@@ -35,9 +35,6 @@ _PARTS = (8, 4, 2)
 """Parts of the layers that are tried."""
 _COMPARED_DRAFTS = 3
 """For which exits are compared."""
-_UNKNOWN = 0
-"""In the place of drafts behind a token that only the device knows: its sequence waits for that
-token, and is asked again. No step checks these."""
 
 
 class EarlyExitDrafter:
@@ -70,7 +67,7 @@ class EarlyExitDrafter:
         return [self._offer(sequence) for sequence in sequences]
 
     def propose(self, wanted: Many[tuple[Sequence, int]]) -> list[list[int]]:
-        drafts = [[_UNKNOWN] * (2 * sequence.num_pending) for sequence, _ in wanted]
+        drafts = waiting_drafts(wanted)
         able = [i for i, (sequence, _) in enumerate(wanted) if not sequence.num_pending]
         for place in range(max((wanted[i][1] for i in able), default=0)):
             going_on = [i for i in able if wanted[i][1] > place]

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from zse.backends.types import SequenceChunk, StepBatch
-from zse.engine.drafting.drafter import MOST_DRAFTS_EACH, NO_OFFER, Offer
+from zse.engine.drafting.drafter import MOST_DRAFTS_EACH, NO_OFFER, Offer, waiting_drafts
 from zse.engine.drafting.likely_row import likely_row
 from zse.engine.drafting.tally import Tally
 from zse.models.medusa import forward_of_head
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zse.backends.operations import Forward
     from zse.engine.sequence import Sequence
     from zse.models.runner import ModelRunner
+    from zse.models.spec import ModelSpec
 
 _FIRST_RATE = 0.6
 _UNASKED_WEIGHS = 0.05
@@ -36,15 +37,23 @@ class MedusaDrafter:
     """See ``Drafter``.
 
     Args:
-        runner: The heads, as ``zse.models.medusa.model_of`` makes a model of them; closed with the
-            drafter.
+        runner: Who computes the heads.
+        spec: The heads, as ``zse.models.medusa.model_of`` makes a model of them.
+        close: Gives them back.
         now: A clock in seconds.
     """
 
-    def __init__(self, runner: ModelRunner, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        spec: ModelSpec,
+        close: Callable[[], None],
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._runner = runner
-        heads = range(min(len(runner.spec.medusa), MOST_DRAFTS_EACH))
-        self._passes = [forward_of_head(runner.spec, index) for index in heads]
+        heads = range(min(len(spec.medusa), MOST_DRAFTS_EACH))
+        self._passes = [forward_of_head(spec, index) for index in heads]
+        self._close = close
         self._tally = Tally((_FIRST_RATE,))
         self._now = now
         self._seconds_each = 0.0
@@ -54,10 +63,11 @@ class MedusaDrafter:
         return [self._offer(sequence) for sequence in sequences]
 
     def propose(self, wanted: Many[tuple[Sequence, int]]) -> list[list[int]]:
-        drafts: list[list[int]] = [[] for _ in wanted]
-        states = [_newest_state(sequence) for sequence, _ in wanted]
+        drafts = waiting_drafts(wanted)
+        able = [i for i, (sequence, _) in enumerate(wanted) if not sequence.num_pending]
+        states = {i: _newest_state(wanted[i][0]) for i in able}
         for place, forward in enumerate(self._passes):
-            going_on = [i for i, (_, count) in enumerate(wanted) if count > place]
+            going_on = [i for i in able if wanted[i][1] > place]
             if not going_on:
                 break
             began = self._now()
@@ -78,12 +88,12 @@ class MedusaDrafter:
         """Nothing is kept of a sequence but its states, which are its own."""
 
     def close(self) -> None:
-        self._runner.close()
+        self._close()
 
     def _offer(self, sequence: Sequence) -> Offer:
         states, place = sequence.states, len(sequence.token_ids) - 2
         room = self._runner.max_position - sequence.num_tokens
-        if states is None or sequence.num_pending or place < 0 or room <= 0:
+        if states is None or place < 0 or room <= 0:
             return NO_OFFER
         states.drop(place)  # none before it will be read
         if not states.first <= place < states.end:
@@ -99,9 +109,9 @@ class MedusaDrafter:
     ) -> list[int]:
         """Return what one head guesses of some sequences, each at the place of its draft."""
         chunks, rows = [], []
-        for slot, (sequence, state) in enumerate(asked):
+        for sequence, state in asked:
             newest = sequence.token_ids[-1:]
-            chunks.append(SequenceChunk(slot, newest, 0, (0,), "decode", joined=state))
+            chunks.append(SequenceChunk(sequence.slot, newest, 0, (0,), "decode", joined=state))
             step = len(sequence.output_token_ids) + place
             rows.append([likely_row(sequence).at_step(step, ())])
         answers = self._runner.guess(StepBatch(chunks=chunks, sampling=rows), forward)

@@ -158,11 +158,16 @@ def drafter_of_medusa(
     from zse.models.medusa import model_of
     from zse.models.runner import load_runner
 
-    own = with_values(_options_beside(runner, options), {"num_blocks": 1})
     spec = model_of(runner.spec, medusa_of(reader.header, runner.spec))
-    heads = load_runner(reader, own, cache_dir=settings.cache_dir, spec=spec)
+    if runs_on_gpu(options.device.name):
+        runner.bind_heads(reader, spec.medusa)
+        drafter = MedusaDrafter(runner, spec, runner.release_heads)
+    else:
+        own = with_values(_options_beside(runner, options), {"num_blocks": 1})
+        heads = load_runner(reader, own, cache_dir=settings.cache_dir, spec=spec)
+        drafter = MedusaDrafter(heads, spec, heads.close)
     _LOG.info("tokens are guessed by %d heads of Medusa", len(spec.medusa))
-    return LikelierDrafter(SuffixDrafter(), MedusaDrafter(heads))
+    return LikelierDrafter(SuffixDrafter(), drafter)
 
 
 def collector_of(width: int) -> Callable[[], TokenStates]:
@@ -201,6 +206,19 @@ def memory_of_head(reader: ModelFile, spec: ModelSpec) -> int:
 
     head = model_of(spec, head_of(reader.header, spec))
     return _estimate_of(reader, head).total_bytes + MARGIN_BYTES
+
+
+def memory_of_medusa(reader: ModelFile, spec: ModelSpec) -> int:
+    """Return the bytes of a GPU that a model leaves its heads of Medusa.
+
+    Raises:
+        UsageError: The file has none.
+        FormatError: A tensor of one is missing, or of another shape.
+    """
+    from zse.engine.drafting.checks import medusa_of
+
+    names = {head.name for head in medusa_of(reader.header, spec)}
+    return sum(group.length_bytes for group in reader.header.groups if group.name in names)
 
 
 def _arrival_of(reader: ModelFile, options: LoadOptions, spec: ModelSpec) -> Arrival:
