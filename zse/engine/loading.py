@@ -139,14 +139,20 @@ def begin_model(
     num_adapters: int = 0,
     runner_of: Callable[[ModelFile], ModelRunner] | None = None,
 ) -> LoadedModel:
-    """Make an engine of what ``open_model`` accepts, or returned: that is taken over.
+    """Make an engine for a model whose weights may still be on their way.
 
-    Weights may still be on their way: it can be asked already, and computes with what is there.
-    Whoever needs to know that all of it came calls ``settle``.
+    It answers at once, layer by layer as weights arrive; ``settle`` waits until all are there.
 
-    Where its file is being read already, that is ``reading``. A GPU sets memory aside for
-    ``num_adapters`` of the largest rank, unless the options say how much. Where ``runner_of`` is
-    given, it says who computes; else this machine does.
+    Args:
+        model: What ``open_model`` accepts, or what it returned, which is taken over.
+        options: How the model runs.
+        settings: Where its file may come from, and the cache.
+        reading: Of its file, where that has begun already.
+        phases: Told what takes the time.
+        progress: Told how far the model's file has come.
+        num_adapters: Adapters of the largest rank that a GPU has room for, unless the options say
+            how much memory they get.
+        runner_of: Makes what computes, where that is not this machine.
 
     Raises:
         FormatError: The file is damaged.
@@ -161,24 +167,13 @@ def begin_model(
         reading = reading or FileReading(reader, phases)
         check_own_guesses(reader.header, reading.spec, options)
         _set_aside_for_drafts(opened, reading.spec, options, settings)
-        if opened.ranks is not None:
-            options = opened.ranks.options_for(num_adapters)
+        options = _with_adapters(opened, options, reading.spec, num_adapters)
         is_whole = opened.ranks is None and runner_of is None  # this process has all blocks
         prefixes = _prefixes_of(reader, options, settings) if is_whole else None
-        if num_adapters and opened.arrival is not None:
-            options = with_room_for_adapters(options, reading.spec, num_adapters)
         if runner_of is not None:
             runner = runner_of(reader)
         else:
-            runner = load_runner(
-                reader,
-                options,
-                cache_dir=settings.cache_dir,
-                spec=reading.spec,
-                arrival=opened.arrival,
-                part=None if opened.ranks is None else opened.ranks.part,
-                phases=phases,
-            )
+            runner = _local_runner(opened, reading.spec, options, settings, phases)
         try:
             if opened.ranks is not None:
                 with phases("ranks"):
@@ -198,6 +193,35 @@ def begin_model(
         raise
     _LOG.info("the model runs on %s", runner.device)
     return LoadedModel(reader=reader, core=core, tokenizer=tokenizer, device=runner.device)
+
+
+def _with_adapters(
+    opened: OpenedModel, options: LoadOptions, spec: ModelSpec, num_adapters: int
+) -> LoadOptions:
+    """Return the options with room for adapters where a device has to set it aside."""
+    if opened.ranks is not None:
+        options = opened.ranks.options_for(num_adapters)
+    if num_adapters and opened.arrival is not None:
+        options = with_room_for_adapters(options, spec, num_adapters)
+    return options
+
+
+def _local_runner(
+    opened: OpenedModel,
+    spec: ModelSpec,
+    options: LoadOptions,
+    settings: Settings,
+    phases: Phases,
+) -> ModelRunner:
+    return load_runner(
+        opened.reader,
+        options,
+        cache_dir=settings.cache_dir,
+        spec=spec,
+        arrival=opened.arrival,
+        part=None if opened.ranks is None else opened.ranks.part,
+        phases=phases,
+    )
 
 
 def _set_aside_for_drafts(
