@@ -72,6 +72,7 @@ def attention_decode_wide(
     """As ``launch.attention_decode``, where ``takes_wide`` says so.
 
     All keys and values are written before one is read: rows may follow each other in a sequence.
+    Values are multiplied in float16: beyond 65,504 they are infinite.
 
     Args:
         splits: What ``decode_splits`` says, which the form is chosen by; sequences are not split.
