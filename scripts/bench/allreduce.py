@@ -15,7 +15,9 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 
@@ -34,20 +36,25 @@ from zse.kernels.exchange.variants import VARIANTS
 from zse.kernels.layout import Partials, Plain, Quantized, Turned
 from zse.kernels.norm.launch import residual_norm
 from zse.kernels.norm.variants import residual_norm_variant, row_groups_for
+from zse.kernels.turned.variants import turned_norm_variant
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Work: TypeAlias = "Callable[[], object]"
 REPEATS = 8
 SUM_BYTES = (4_096, 16_384, 32_768, 65_536, 262_144, 1_048_576)
 ROWS = ((1, 3584), (1, 8192), (8, 8192), (64, 8192))
 MANY_ROWS = ((512, 8192), (2048, 8192), (8192, 8192))
-SPLITS, VOCAB = 4, 151_936
+SPLITS, VOCAB, EPSILON = 4, 151_936, 1e-6
 
 
-def timed_us(rank: Rank, work: object, count: int) -> float:
+def timed_us(rank: Rank, work: Work, count: int) -> float:
     """Return the fastest graph's microseconds of one of ``count`` works, launch included."""
 
     def works() -> None:
         for _ in range(count):
-            work()  # type: ignore[operator]
+            work()
 
     works()
     rank.stream.synchronize()
@@ -64,85 +71,97 @@ def timed_us(rank: Rank, work: object, count: int) -> float:
     return min(found)
 
 
-def measure(rank: Rank) -> dict[str, float]:
-    """Return microseconds by name."""
-    gpu, launcher, exchange = rank.gpu, rank.launcher, rank.exchange
-    block = gpu.allocate(SPLITS * 64 * HIDDEN * 4 + 3 * MANY_ROWS[-1][0] * HIDDEN * 4)
-    gpu.fill(block.address, 0, block.length_bytes, rank.stream)
-    found: dict[str, float] = {}
-    for length in SUM_BYTES:
-        sums = Partials(rows=1, columns=length // 4, splits=1, values=block.address)
-        for narrow in (False, True):
-            name = f"sum {length // 1024} KB{' as bf16' if narrow else ''}"
-            found[name] = timed_us(
-                rank,
-                lambda sums=sums, narrow=narrow: rank_sum(launcher, exchange, sums, narrow=narrow),
-                100,
-            )
-    length = MANY_ROWS[-1][0] * HIDDEN * 4
-    stream, weight, out, scales = (gpu.allocate(length) for _ in range(4))
-    for each in (stream, weight, out, scales):
-        gpu.fill(each.address, 0, each.length_bytes, rank.stream)
-    for rows, hidden in (*ROWS, *MANY_ROWS):
-        many = rows > 64
-        added = Partials(
-            rows=rows, columns=hidden, splits=1 if many else SPLITS, values=block.address
+class Measured:
+    """Exchanges of one rank over memory that is filled with zeros."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._launcher, self._exchange = rank, rank.launcher, rank.exchange
+        length = MANY_ROWS[-1][0] * HIDDEN * 4
+        lengths = (SPLITS * 64 * HIDDEN * 4 + 3 * length, length, length, length, length)
+        blocks = [rank.gpu.allocate(each) for each in lengths]
+        for block in blocks:
+            rank.gpu.fill(block.address, 0, block.length_bytes, rank.stream)
+        self._summands, self._stream, self._weight, self._out, self._scales = (
+            block.address for block in blocks
         )
-        codes = Quantized(
-            rows=rows, columns=hidden, codes=out.address, scales=out.address + rows * hidden,
-            sums=out.address + rows * hidden * 2,
+
+    def all_us(self) -> dict[str, float]:
+        """Return microseconds by name."""
+        found = self.sums_us()
+        for rows, hidden in (*ROWS, *MANY_ROWS):
+            norms = self.norms_of_many(rows, hidden) if rows > 64 else self.norms(rows, hidden)
+            for name, work in norms.items():
+                count = 4 if rows > 64 else 100
+                found[f"{name} {rows} x {hidden}"] = timed_us(self._rank, work, count)
+        return found | self.logits_us()
+
+    def sums_us(self) -> dict[str, float]:
+        found = {}
+        for length in SUM_BYTES:
+            sums = Partials(rows=1, columns=length // 4, splits=1, values=self._summands)
+            for narrow in (False, True):
+                name = f"sum {length // 1024} KB{' as bf16' if narrow else ''}"
+                work = partial(rank_sum, self._launcher, self._exchange, sums, narrow=narrow)
+                found[name] = timed_us(self._rank, work, 100)
+        return found
+
+    def norms(self, rows: int, hidden: int) -> dict[str, Work]:
+        """Return norms of a few rows, which leave int8 codes, without ranks and over them."""
+        added = Partials(rows=rows, columns=hidden, splits=SPLITS, values=self._summands)
+        output = Quantized(
+            rows=rows, columns=hidden, codes=self._out, scales=self._scales,
+            sums=self._scales + rows * hidden,
         )  # fmt: skip
-        output = Plain(rows=rows, columns=hidden, values=out.address) if many else codes
-        given = (stream.address, rows, hidden, weight.address, 1e-6, output)
-        count, name = (4 if many else 100), f"{rows} x {hidden}"
+        found = self._norms(added, output, narrow=False)
+        if groups := part_groups(rows, hidden, self._exchange.programs):
+            found["norm in parts over ranks"] = partial(
+                rank_norm, self._launcher, self._exchange, *self._given(output), added,
+                groups_of_part=groups,
+            )  # fmt: skip
+        return found
 
-        def alone(given: tuple[object, ...] = given, added: Partials = added) -> None:
-            residual_norm(launcher, *given, added=added)  # type: ignore[arg-type]
-
-        def fused(
-            given: tuple[object, ...] = given, added: Partials = added, many: bool = many
-        ) -> None:
-            rank_norm(launcher, exchange, *given, added, narrow=many)  # type: ignore[arg-type]
-
-        def both(
-            given: tuple[object, ...] = given, added: Partials = added, many: bool = many
-        ) -> None:
-            total = rank_sum(launcher, exchange, added, narrow=many)
-            residual_norm(launcher, *given, added=total)  # type: ignore[arg-type]
-
-        groups = part_groups(rows, hidden, exchange.programs)
-
-        def in_parts(
-            given: tuple[object, ...] = given, added: Partials = added, groups: int = groups
-        ) -> None:
-            rank_norm(launcher, exchange, *given, added, groups_of_part=groups)  # type: ignore[arg-type]
-
-        turned = Turned(rows=rows, columns=hidden, codes=out.address, scales=scales.address)
-
-        def on_its_way(added: Partials = added, turned: Turned = turned) -> None:
-            rank_norm_turned(
-                launcher, exchange, stream.address, weight.address, 1e-6, turned, added
-            )
-
-        found[f"norm {name}"] = timed_us(rank, alone, count)
-        if groups:
-            found[f"norm in parts over ranks {name}"] = timed_us(rank, in_parts, count)
-        if many:
-            found[f"turned norm over ranks {name}"] = timed_us(rank, on_its_way, count)
-        found[f"norm over ranks {name}"] = timed_us(rank, fused, count)
-        found[f"sum, then norm {name}"] = timed_us(rank, both, count)
-    each = VOCAB // rank.ranks // 64 * 64 + 64
-    own = min(each, VOCAB - rank.rank * each)
-    for rows in (1, 16):
-        found[f"logits of {rows} rows"] = timed_us(
-            rank,
-            lambda rows=rows: rank_gather(
-                launcher, exchange, block.address, stream.address, rows=rows, part_columns=each,
-                own_columns=own, columns=VOCAB,
-            ),
-            20,
+    def norms_of_many(self, rows: int, hidden: int) -> dict[str, Work]:
+        """Return norms of many rows, whose sums are sent as bfloat16."""
+        size = {"rows": rows, "columns": hidden}
+        added = Partials(**size, splits=1, values=self._summands)
+        turned = Turned(**size, codes=self._out, scales=self._scales)
+        found = self._norms(added, Plain(**size, values=self._out), narrow=True)
+        found["turned norm over ranks"] = partial(
+            rank_norm_turned, self._launcher, self._exchange, self._stream, self._weight, EPSILON,
+            turned, added,
         )  # fmt: skip
-    return found
+        return found
+
+    def _norms(
+        self, added: Partials, output: Plain | Quantized, *, narrow: bool
+    ) -> dict[str, Work]:
+        launcher, exchange, given = self._launcher, self._exchange, self._given(output)
+
+        def both() -> None:
+            total = rank_sum(launcher, exchange, added, narrow=narrow)
+            residual_norm(launcher, *given, added=total)
+
+        return {
+            "norm": partial(residual_norm, launcher, *given, added=added),
+            "norm over ranks": partial(rank_norm, launcher, exchange, *given, added, narrow=narrow),
+            "sum, then norm": both,
+        }
+
+    def _given(self, output: Plain | Quantized) -> tuple[Any, ...]:
+        return self._stream, output.rows, output.columns, self._weight, EPSILON, output
+
+    def logits_us(self) -> dict[str, float]:
+        rank = self._rank
+        each = VOCAB // rank.ranks // 64 * 64 + 64
+        own = min(each, VOCAB - rank.rank * each)
+        found = {}
+        for rows in (1, 16):
+            work = partial(
+                rank_gather, self._launcher, self._exchange, self._summands, self._stream,
+                rows=rows, part_columns=each, own_columns=own, columns=VOCAB,
+            )  # fmt: skip
+            found[f"logits of {rows} rows"] = timed_us(rank, work, 20)
+        return found
 
 
 def nccl_us(rank: Rank) -> dict[str, float]:
@@ -186,7 +205,7 @@ def of_rank(pack: Path, *, check: bool, nccl: bool) -> None:
         rank.collectives.close()
         rank.open(10)
     told["link"] = "" if rank.ranks < 2 else rank.gpu.link_to((rank.rank + 1) % rank.ranks).kind
-    measured = measure(rank)
+    measured = Measured(rank).all_us()
     rank.collectives.check()
     told["us"] = measured | (nccl_us(rank) if nccl else {})
     rank.gpu.close()
@@ -200,7 +219,7 @@ def compiled(folder: str) -> Path:
     from zse.kernels.build.builder import build_pack
     from zse.kernels.targets import target_named
 
-    norms = [
+    norms = [turned_norm_variant(row_groups_for(HIDDEN))] + [
         residual_norm_variant(row_groups_for(hidden), quantized=quantized, gather=False)
         for hidden in (3584, 8192)
         for quantized in (True, False)
