@@ -42,7 +42,7 @@ class OneProgram(InterpretedLauncher):
 
 @pytest.mark.parametrize(
     ("rows", "hidden", "quantized", "gathered", "passes"),
-    [(1, 1040, False, False, 2), (3, 1152, True, False, 1), (2, 1024, False, True, 1)],
+    [(1, 1040, False, False, 2), (3, 1152, True, True, 1)],
 )
 def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
     rows: int, hidden: int, quantized: bool, gathered: bool, passes: int
@@ -97,6 +97,27 @@ def test_parts_of_rows_make_the_norm_of_all_ranks_sums(
     assert torch.equal(streams[0], streams[1])
     assert torch.equal(plain[0], plain[1]) or quantized
     assert torch.equal(codes[0], codes[1])
+
+
+def test_programs_of_a_row_whose_other_rank_is_gone_all_end_and_tell_the_host() -> None:
+    hidden, groups = 1024, 4
+    group = Group(2, programs=2, hidden=hidden, patience_seconds=1e6)
+    group.broken[0] = 1
+    tensors = [group.memory.copy(torch.ones(1, hidden)) for _ in range(3)]
+    output = group.memory.empty(1, hidden, dtype=torch.bfloat16)
+
+    def work(program: int) -> None:
+        stream, weight, part = (tensor.data_ptr() for tensor in tensors)
+        rank_norm(
+            OneProgram(program), group.exchange(0), stream, 1, hidden, weight, EPSILON,
+            Plain(rows=1, columns=hidden, values=output.data_ptr()),
+            Partials(rows=1, columns=hidden, splits=1, values=part), groups_of_part=groups,
+        )  # fmt: skip
+
+    for _ in range(2):
+        run_ranks([lambda program=program: work(program) for program in range(2)])
+    assert (int(group.states[0][0]), int(group.failed[0][0])) == (1, 1)
+    assert group.states[0][1:].tolist() == [2, 2]
 
 
 def test_as_many_programs_make_a_wide_row_as_all_fit_at_once() -> None:

@@ -16,7 +16,7 @@ from zse.kernels.turned.launch import turned_norm
 EPSILON, HIDDEN = 1e-6, 256
 
 
-@pytest.mark.parametrize(("ranks", "rows"), [(2, 5), (2, 2), (3, 4)])
+@pytest.mark.parametrize(("ranks", "rows"), [(2, 5), (3, 2)])
 def test_rows_of_all_ranks_sums_are_normed_and_turned(ranks: int, rows: int) -> None:
     """Between two of them stands another exchange: neither finds words of the other's."""
     torch.manual_seed(rows)
