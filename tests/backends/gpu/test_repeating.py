@@ -189,7 +189,6 @@ class Held(LocalSource):
         super().read_into(offset_bytes, view)
 
 
-@pytest.mark.usefixtures("library")
 def test_layers_of_a_model_that_arrives_in_anothers_place_are_launched_as_they_come(
     open_runner, stub, tmp_path, monkeypatch
 ):
