@@ -337,6 +337,7 @@ class LLM:
         return found[:top_n]
 
     def stats(self) -> EngineStats:
+        """Return what the engine counts: blocks of the KV cache, reused prefixes, tokens."""
         return self._model.core.stats()
 
     def close(self) -> None:

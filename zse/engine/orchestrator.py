@@ -165,10 +165,12 @@ class IntelligenceOrchestrator:
 
     @property
     def quantization(self) -> str:
+        """The scheme that was chosen: ``int4``, ``int8`` or a type of 16 bits."""
         return self.estimate.quantization
 
     @property
     def is_loaded(self) -> bool:
+        """Whether the model is in memory; it is loaded when it is first asked."""
         return self._llm is not None
 
     def estimate_requirements(self) -> dict[str, Any]:
