@@ -140,12 +140,12 @@ def command(
         shown_counts("tokens") as show,
     ):
         found = evaluate(one, windows, other, partial(show, "reading"))
-    if as_json:
-        facts = {"model": model, "against": against, "context": context, "read_as": read_as}
-        figures = {**facts, **figures_of(found), "file_bytes": path.stat().st_size}
-        sys.stdout.write(json.dumps(figures) + "\n")
-    else:
+    if not as_json:
         sys.stdout.write(describe(found, against))
+        return
+    facts = {"model": model, "against": against, "context": context, "read_as": read_as}
+    figures = {**facts, **figures_of(found), "file_bytes": path.stat().st_size}
+    sys.stdout.write(json.dumps(figures) + "\n")
 
 
 def _path_of(against: str, settings: Settings) -> Path:

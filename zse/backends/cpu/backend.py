@@ -116,11 +116,8 @@ class CPUBackend(Recorder):
         """Steps of rank 0 of several stages, which are computed when they are waited for."""
         self._is_later = part is not None and part.edges is not None and part.crew is not None
         self._pages: PageArrival | None = None
-        plan = None if part is not None else window_of(reader, spec, options.stream, machine)
-        if plan is not None:
-            self.pace(self._begin_pacing(reader, plan, machine))
-        elif part is None:
-            self._pages = self._begin_arrival(machine.available_memory_bytes)
+        if part is None:
+            self._begin_to_bring(reader, options, machine)
         else:
             self._join(part, spin_nanoseconds(probe(), threads * part.num_processes))
         self.device = DeviceUsed(
@@ -138,6 +135,14 @@ class CPUBackend(Recorder):
         if part is not None and options.device.threads:
             return max(1, threads // part.num_processes)
         return threads
+
+    def _begin_to_bring(self, reader: ZSEReader, options: LoadOptions, machine: DeviceInfo) -> None:
+        """Have weights come step by step where they are more than the memory; else map them all."""
+        plan = window_of(reader, self._spec, options.stream, machine)
+        if plan is None:
+            self._pages = self._begin_arrival(machine.available_memory_bytes)
+        else:
+            self.pace(self._begin_pacing(reader, plan, machine))
 
     def _join(self, part: RankPart, spin: int) -> None:
         """Have steps meet those of the other ranks, and the stream go on, from now on."""
