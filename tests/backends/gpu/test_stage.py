@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from forked_ranks import run_ranks
 from interpreted_runner import open_runner
 from model_pairs import make_pair
+from rank_mesh import Mesh, Wires
 from shared_interpreted_gpu import SharedInterpretedGpu
 from tiny_shape import TINY
 
@@ -20,6 +25,7 @@ from zse.errors import DeviceError, EngineError
 from zse.format import ZSEReader
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import spec_of
+from zse.models.share import share_of
 from zse.models.stage import stage_of
 from zse.models.stage_share import stage_share, whole_share
 
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_pair"]
 WIDE_HEADS = {"head_dim": 256, "max_position_embeddings": 256}
+SHARED = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 256}
 STEPS = [[5, 17, 70, 33], [9], [3]]
 
 
@@ -72,6 +79,38 @@ def test_stages_of_nodes_answer_as_one_gpu_does_and_take_each_others_blocks(
         last.write_kv([0], memoryview(b"123"))
     for stage in (first, last, standby):
         stage.close()
+
+
+def opened_rank(path: Path, link: Mesh, first: int, end: int) -> GPUStage:
+    with ZSEReader(path) as reader:
+        spec, tensors = spec_of(reader), reader.header.loaded().tensors
+    share = stage_share(share_of(spec, tensors, link.share), first, end)
+    part = RankPart(link=link, spec=share.spec, cuts=share.cuts, edges=HostEdges())  # type: ignore[arg-type]
+    backend: Any = open_runner(path, part=part)._backend
+    library: Any = SimpleNamespace()
+    stage = replace(stage_of(spec, first, end), model=share.spec)
+    return GPUStage(stage, backend, library, lambda: None)
+
+
+@pytest.mark.nightly
+def test_stages_that_two_ranks_share_answer_as_one_gpu_does(
+    make_pair: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = make_pair("qwen2", "int8", **{**TINY, **SHARED}).path
+    with closing(open_runner(path)) as runner:
+        expected = [runner.execute(batch)[0][0].token_id for batch in batches()]
+
+    def work(rank: int, wires: Wires) -> None:
+        link = Mesh(rank, wires.memory, wires.sockets[rank])
+        first, last = opened_rank(path, link, 0, 1), opened_rank(path, link, 1, 2)
+        answers = [last.compute(batch, first.compute(batch)) for batch in batches()]
+        tokens = [answer[0][0].token_id for answer in answers]
+        (tmp_path / f"{rank}.json").write_text(json.dumps(tokens))
+
+    with closing(Wires(2)) as wires:
+        run_ranks([partial(work, rank, wires) for rank in range(2)])
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
 
 
 def test_rows_of_the_host_come_before_a_step_and_lie_there_behind_it() -> None:
