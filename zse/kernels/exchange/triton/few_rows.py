@@ -71,6 +71,29 @@ def sum_of_squares(inbox, half, parts, patient, PARTS: tl.constexpr, PLAIN: tl.c
 
 
 @triton.jit
+def store_part(
+    inbox, half, parts, patient, values, hidden, epsilon, outputs, scales, sums,
+    columns, groups, inside, kept, PARTS: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """Store a part of a row that is still to be divided by the row's norm, as activations.
+
+    Codes do not depend on that norm, which only multiplies their scales; so they are made while the
+    other programs' squares are on their way. Addresses are of the row; see ``store_activations``.
+    """
+    if outputs.dtype.element_ty == tl.int8:
+        codes, scale, total = quantize_last(values)
+        tl.store(outputs + columns, codes, mask=inside)
+        squares = sum_of_squares(inbox, half, parts, patient, PARTS, PLAIN)
+        scale *= tl.rsqrt(squares / hidden + epsilon)
+        tl.store(scales + groups, scale, mask=kept)
+        tl.store(sums + groups, scale * total, mask=kept)
+    else:
+        squares = sum_of_squares(inbox, half, parts, patient, PARTS, PLAIN)
+        values *= tl.rsqrt(squares / hidden + epsilon)
+        tl.store(outputs + columns, values.to(outputs.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def rank_norm_parts(
     residual, added, row_index, norm, added_bias, outputs, scales, sums,
     words, offsets, state, failed, broken,
@@ -80,9 +103,7 @@ def rank_norm_parts(
 ):  # fmt: skip
     """Add the pending sums of all ranks to rows of the stream, store their RMSNorm.
 
-    As ``rank_norm``, by more programs: of each row as many as have GROUPS groups of it. A part's
-    codes do not depend on the row's norm, which only multiplies their scales; so they are made
-    while the other programs' squares are on their way.
+    As ``rank_norm``, by more programs: of each row as many as have GROUPS groups of it.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -129,19 +150,11 @@ def rank_norm_parts(
         tell_square(inbox, square, first, part, numbers, every, others)
         if gathers == 0:
             tl.store(stream + columns, values, mask=inside)
-        values *= weight
-        line = outputs + row * hidden
-        if outputs.dtype.element_ty == tl.int8:
-            codes, scale, code_sum = quantize_last(values)
-            tl.store(line + columns, codes, mask=inside)
-            squares = sum_of_squares(inbox, half, parts, patient, PARTS, PLAIN)
-            scale *= tl.rsqrt(squares / hidden + epsilon)
-            tl.store(scales + row * row_groups + groups, scale, mask=kept)
-            tl.store(sums + row * row_groups + groups, scale * code_sum, mask=kept)
-        else:
-            squares = sum_of_squares(inbox, half, parts, patient, PARTS, PLAIN)
-            values *= tl.rsqrt(squares / hidden + epsilon)
-            tl.store(line + columns, values.to(outputs.dtype.element_ty), mask=inside)
+        store_part(
+            inbox, half, parts, patient, values * weight, hidden, epsilon, outputs + row * hidden,
+            scales + row * row_groups, sums + row * row_groups, columns, groups, inside, kept,
+            PARTS, PLAIN,
+        )  # fmt: skip
         number += 1
         numbers += 1
     tl.store(counter, number)
