@@ -119,7 +119,7 @@ class HTTPServer:
         return any(isinstance(one, Connection) and one.has_unsent for one in connections)
 
     def close_idle(self, *, since: float) -> None:
-        """Close connections that have rested since a moment of the loop's clock, or longer."""
+        """Close the connections that have been idle since a moment of the loop's clock."""
         self._limits.close_idle(since=since)
 
     def _greeter(self) -> Callable[[], asyncio.Protocol]:
