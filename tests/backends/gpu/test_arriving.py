@@ -389,6 +389,37 @@ def test_weights_are_turned_ahead_of_a_long_prompt_that_is_expected(path, tokens
     opened.runner.close()
 
 
+def test_weights_that_did_not_come_right_are_told_by_who_expects_a_prompt(path, tmp_path):
+    copy = tmp_path / "copy.zse"
+    copy.write_bytes(path.read_bytes())
+    source = HeldSource(copy)
+    opened = Opened(copy, source, max_batch_tokens=1024)
+    with copy.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    source.let_through(len(source.groups))
+    arrival = opened.runner._backend._passes._arrival
+    wait_until(lambda: arrival.has_arrived)
+    opened.runner.expect_step(600)
+    with pytest.raises(SourceChangedError):
+        opened.runner.settle()
+    opened.runner.close()
+
+
+def test_a_layer_finds_what_it_reads_when_another_thread_has_just_seen_all_arrive(path):
+    source = HeldSource(path)
+    opened = Opened(path, source)
+    passes = opened.runner._backend._passes
+    source.let_through(len(source.groups))
+    arrival = passes._arrival
+    passes.settle()
+    part = passes._part(0)
+    assert arrival.wait_for_group(part.groups[0]) is None
+    assert part.holds(opened.runner._backend._model.weights.linears["layers.0.qkv.weight"])
+    assert not part.holds(opened.runner._backend._model.weights.linears["layers.1.qkv.weight"])
+    opened.runner.close()
+
+
 def runner_work(runner, step):
     return runner._forward(runner._backend, step)
 

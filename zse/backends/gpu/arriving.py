@@ -87,6 +87,9 @@ class ArrivingPasses(WholePasses):
     def begin_again(self, arrival: Arrival, plan: ReadPlan) -> None:
         """Wait for other weights of the same shape from now on, of which only some may be read."""
         self._arrival: Arrival | None = arrival
+        """None once another thread, or this one, has seen all of it arrive."""
+        self._placement = arrival.placement
+        self._address = arrival.block.address
         self._plan = plan
         self._report: LoadReport | None = None
         self._parts: list[_Part] = []
@@ -140,7 +143,8 @@ class ArrivingPasses(WholePasses):
     def turn_arrived(self) -> None:
         arrival = self._arrival
         if arrival is not None and arrival.has_arrived:
-            self.before_head()
+            self.settle()
+            self._turn(None)
 
     def _turn(self, place: int | None) -> None:
         """Have a layer's matrices turned, or all that are left."""
@@ -184,18 +188,17 @@ class ArrivingPasses(WholePasses):
     def _part(self, place: int) -> _Part:
         """Return what a layer reads, by its place; for -1, what the layers stand on."""
         if not self._parts:
-            assert self._arrival is not None
-            self._parts = self._assign(self._arrival)
+            self._parts = self._assign()
         return self._parts[1 + place]
 
-    def _assign(self, arrival: Arrival) -> list[_Part]:
+    def _assign(self) -> list[_Part]:
         """Return what each part of the program reads, the head's excepted."""
-        placement = arrival.placement
+        placement = self._placement
         numbers = {group.name: index for index, group in enumerate(self._plan.groups)}
         group_of = {
             entry.name: group for group, entries in members(placement.header) for entry in entries
         }
-        shift = arrival.block.address - placement.origin_bytes
+        shift = self._address - placement.origin_bytes
         found: list[dict[str, Group]] = [{} for _ in range(1 + len(self._spec.layers))]
         place = -1
         for part in self._spec.groups():

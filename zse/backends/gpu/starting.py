@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zse.backends.gpu.operations import GPUOperations
 from zse.backends.gpu.plans import TURNED_ROWS
 from zse.backends.gpu.step_maker import GREEDY
-from zse.errors import ZSEError
+from zse.errors import DeviceError, ZSEError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +91,11 @@ class StartingBackend(GPUOperations):
             ends: The pass of the model without its layers.
         """
         self._gpu.make_current()
-        self._maker.expect_prompt(rows, partial(ends, self), partial(forward, self))
+        try:
+            self._maker.expect_prompt(rows, partial(ends, self), partial(forward, self))
+        except DeviceError as error:  # the step finds out what it can do without
+            if not error.is_out_of_memory:
+                raise
 
     def prepare_idle(self, forward: Forward) -> bool:
         """Prepare one of the steps that are likely to come; whether there was one to prepare.
