@@ -75,7 +75,7 @@ def test_drafts_by_first_layers_change_no_answer_where_steps_are_sent_ahead(path
     sizes: dict[str, Any] = {"num_blocks": 8, "max_batch_tokens": 16, "deterministic": True}
 
     def answered(speculate: str) -> tuple[object, SpeculationCounts]:
-        params = SamplingParams(temperature=0.0, max_tokens=7, ignore_eos=True)
+        params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
         request = Request(request_id="a", prompt_token_ids=PROMPT, params=params)
         runner = open_runner(path, **sizes)
         speculator = Speculator(
@@ -125,7 +125,7 @@ def test_steps_leave_the_states_of_their_tokens_as_torch_does(guessing: Path) ->
 
 def test_a_head_guesses_from_states_and_changes_no_answer(guessing: Path) -> None:
     sizes = {"num_blocks": 8, "max_batch_tokens": 16, "deterministic": True}
-    params = SamplingParams(temperature=0.0, max_tokens=7, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 
     def answered(speculate: str) -> tuple[object, SpeculationCounts]:
         request = Request(request_id="a", prompt_token_ids=PROMPT, params=params)

@@ -86,7 +86,7 @@ def test_heads_guess_what_torch_guesses(path: Path) -> None:
 
 def test_heads_change_no_answer_where_steps_are_sent_ahead(path: Path) -> None:
     spec = heads_of(path)
-    params = SamplingParams(temperature=0.0, max_tokens=7, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 
     def answered(speculate: str) -> tuple[object, SpeculationCounts]:
         request = Request(request_id="a", prompt_token_ids=PROMPT, params=params)

@@ -172,7 +172,7 @@ def test_decoded_tokens_equal_the_reference(head_dim: int) -> None:
     assert layer.states[[1, 3]].isnan().all()
 
 
-@pytest.mark.parametrize("start", [0, 2, 9])
+@pytest.mark.parametrize("start", [0, 9])
 def test_drafts_leave_the_bits_of_tokens_one_after_the_other_each_in_its_slot(start: int) -> None:
     """Five rows of one sequence, and one of another beside them."""
     layer, slots = Layer(key_heads=2, value_heads=4), [2, 0, 3, 4, 5]
