@@ -44,7 +44,6 @@ class DraftStates:
     """
 
     def __init__(self, layout: StateLayout) -> None:
-        self._layout = layout
         self._slots = StateSlots(layout)
         self._check: CheckedStep | None = None
         """The newest step that has lent any."""
