@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from zse.options import BatchOptions
 
 ANSWERS = (0, 1, 5, 20, 40, 80, 120, 250)
-PROMPT_ROWS = (300, 512, 1000, 1130, 2000, 3500)
-"""Of the steps by which patterns are learned; others launch the same kernels as one of these."""
+PROMPT_ROWS = (300, 512, 720, 880, 1000, 1130, 1250, 2000, 3500)
+"""Of the steps by which patterns are learned; others launch the same kernels as one of these. Which
+form of a product ends first changes with tiles of 128 rows, answers included."""
 UNLIKE_ROWS = (0, 19, 38)
 """Rows fewer, of three steps that are alike but for them: so many make a pattern that is used."""
 
