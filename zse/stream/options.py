@@ -56,7 +56,8 @@ def spread(options: LoaderOptions, num_bytes: int) -> LoaderOptions:
     return replace(options, chunk_bytes=min(options.chunk_bytes, chunk_bytes))
 
 
-LOCAL_OPTIONS = LoaderOptions()
+LOCAL_OPTIONS = LoaderOptions(chunk_bytes=4 << 20)
+"""Buffers of this size are still in the processor's last cache when the device takes them."""
 NETWORK_OPTIONS = LoaderOptions(threads=16)
 """One connection of an object store brings about 0.1 GB/s, so there are more of them."""
 
