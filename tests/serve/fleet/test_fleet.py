@@ -21,6 +21,7 @@ from zse.serve.adapters import as_model
 from zse.serve.admin.loading import ModelLoader
 from zse.serve.fleet.moves import Moves
 from zse.serve.state import LoadedModel
+from zse.serve.uses import Uses
 
 
 @pytest.fixture
@@ -334,16 +335,21 @@ class TestWhereSomethingIsWrong:
     def test_who_left_comes_back_where_the_last_weights_of_a_model_in_use_do_not_come(
         self, fleet, state, monkeypatch, expected
     ):
-        settle = LoadedModel.settle
+        settle, begin, was_let = LoadedModel.settle, Uses.begin, threading.Event()
 
         def failing(model):
             settle(model)
             if model.name == "b":
-                wait_until(lambda: model.uses.count)  # its request was let to it already
+                assert was_let.wait(60)
                 raise StoreError("the disk is gone")
+
+        def begun(uses):
+            begin(uses)
+            was_let.set()
 
         fleet.ask("a")
         monkeypatch.setattr(LoadedModel, "settle", failing)
+        monkeypatch.setattr(Uses, "begin", begun)
         answer = fleet.ask("b")
         assert answer.status_code in (200, 503)  # it was as quick as the error, or was ended by it
         wait_until(lambda: fleet.statuses()["b"] == "failed")
