@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +11,6 @@ from random_files import BIASES, write_random_file
 from sample_packs import write_stub_pack
 from taken_places import takes_over
 
-from zse.backends.gpu import arrival
 from zse.backends.gpu.patterns import CHECKS, Patterns
 from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
@@ -23,7 +21,6 @@ from zse.device.loader.library import load_library
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner
 from zse.options import load_options
-from zse.stream.source import LocalSource
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 128,
@@ -171,59 +168,6 @@ def test_a_model_in_the_place_of_another_is_launched_by_its_patterns_at_once(
     )
     assert compared(second, stub, 8) > 4
     second.close()
-
-
-class Held(LocalSource):
-    """A file that is read when it may be."""
-
-    def __init__(self, path, may_read):
-        super().__init__(path, direct="never")
-        self.may_read = may_read
-
-    @property
-    def kind(self):
-        return "peers"  # read by Python's threads
-
-    def read_into(self, offset_bytes, view):
-        assert self.may_read.wait(60)
-        super().read_into(offset_bytes, view)
-
-
-def test_layers_of_a_model_that_arrives_in_anothers_place_are_launched_as_they_come(
-    open_runner, stub, tmp_path, monkeypatch
-):
-    first = open_runner(vectors="fp32")
-    first.settle()
-    assert compared(first, stub) > 10
-    other, may_read = tmp_path / "other.zse", threading.Event()
-    write_random_file(other, "int4", tuned="layers.5.", vectors="fp32", **SHAPE)
-    monkeypatch.setattr(arrival, "source_of", lambda _reader: Held(other, may_read))
-    second, _ = takes_over(first, other)
-    passes, maker, waited = second._backend._passes, second._backend._maker, []
-    wait = passes._arrival.wait_for_group
-    monkeypatch.setattr(
-        passes._arrival, "wait_for_group",
-        lambda group: (waited.append(stub_count(stub)), may_read.set(), wait(group)),
-    )  # fmt: skip
-    batch = random_batch(random.Random(7))
-    assert passes.is_arriving
-    used = sum(found.num_used for found in maker.patterns._found.values() if found)
-    stub.forget_launches()
-    second.execute(batch)
-    by_pattern = stub.launches()
-    assert sum(found.num_used for found in maker.patterns._found.values() if found) > used
-    assert len(waited) == 1, "one group differs"
-    assert 0 < waited[0] < len(by_pattern), "layers before it had been launched, none behind it"
-    second.settle()
-    maker.patterns = Patterns(0)
-    by_program = launched(second, stub, batch)
-    names = {launch.name for launch in by_program}  # what turns weights is launched once
-    assert [launch for launch in by_pattern if launch.name in names] == by_program
-    second.close()
-
-
-def stub_count(stub):
-    return len(stub.launches())
 
 
 # --- layers that are made up ----------------------------------------------------------------------

@@ -138,11 +138,6 @@ class Patterns:
         # Beside the first two and the last one, a layer of each run is gone through.
         return self.num_layers >= LEAST_SPARED + 3
 
-    @property
-    def are_known(self) -> bool:
-        """Whether any was found."""
-        return any(self._found.values())
-
     def forget(self) -> None:
         self._found.clear()
         self.rehearsed.clear()

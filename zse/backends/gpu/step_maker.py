@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zse.backends.gpu.arriving import ArrivingPasses
 from zse.backends.gpu.forward import Step
 from zse.backends.gpu.graphs import CapturedStep, GraphKey, Rehearsal, SampledRehearsal
 from zse.backends.gpu.inputs import InputShape
@@ -83,10 +82,7 @@ class StepMaker:
             self._model.prepare_turned(self._launcher)
         step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         if self._repeats(shape):
-            passes, enter = self._model.passes, None
-            if isinstance(passes, ArrivingPasses) and passes.is_arriving:
-                enter = passes.enter
-            launcher = RepeatingLauncher(self._launcher, self.patterns, shape, enter)
+            launcher = RepeatingLauncher(self._launcher, self.patterns, shape)
             step = replace(step, launcher=launcher)
         return replace(step, rounding="none") if told else step
 
@@ -100,8 +96,7 @@ class StepMaker:
             self._kept_bytes = taken
             self.patterns.forget()  # layers read their weights elsewhere
         is_alone = model.collectives is None and model.flow is None
-        stays = isinstance(passes, WholePasses)
-        stays &= not passes.is_arriving or self.patterns.are_known  # a start learns none
+        stays = isinstance(passes, WholePasses) and not passes.is_arriving
         return is_alone and stays and not shape.adapter_tiles and self.patterns.are_wanted
 
     def send(self, plan: StepPlan, shape: InputShape, address: int) -> None:
