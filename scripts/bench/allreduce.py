@@ -29,14 +29,12 @@ from zse.kernels.exchange.launch import (
     part_groups,
     rank_gather,
     rank_norm,
-    rank_norm_turned,
     rank_sum,
 )
 from zse.kernels.exchange.variants import VARIANTS
-from zse.kernels.layout import Partials, Plain, Quantized, Turned
+from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm.launch import residual_norm
 from zse.kernels.norm.variants import residual_norm_variant, row_groups_for
-from zse.kernels.turned.variants import turned_norm_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,13 +122,7 @@ class Measured:
         """Return norms of many rows, whose sums are sent as bfloat16."""
         size = {"rows": rows, "columns": hidden}
         added = Partials(**size, splits=1, values=self._summands)
-        turned = Turned(**size, codes=self._out, scales=self._scales)
-        found = self._norms(added, Plain(**size, values=self._out), narrow=True)
-        found["turned norm over ranks"] = partial(
-            rank_norm_turned, self._launcher, self._exchange, self._stream, self._weight, EPSILON,
-            turned, added,
-        )  # fmt: skip
-        return found
+        return self._norms(added, Plain(**size, values=self._out), narrow=True)
 
     def _norms(
         self, added: Partials, output: Plain | Quantized, *, narrow: bool
@@ -219,7 +211,7 @@ def compiled(folder: str) -> Path:
     from zse.kernels.build.builder import build_pack
     from zse.kernels.targets import target_named
 
-    norms = [turned_norm_variant(row_groups_for(HIDDEN))] + [
+    norms = [
         residual_norm_variant(row_groups_for(hidden), quantized=quantized, gather=False)
         for hidden in (3584, 8192)
         for quantized in (True, False)

@@ -37,7 +37,7 @@ from zse.kernels.delta.shape import DeltaShape
 from zse.kernels.embed import variants as embed_forms
 from zse.kernels.embed.launch import EmbedTable, Placing, embed
 from zse.kernels.exchange import variants as exchange_forms
-from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_norm_turned, rank_sum
+from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_sum
 from zse.kernels.experts import variants as expert_forms
 from zse.kernels.experts.launch import combine, grouped_products, pair_products
 from zse.kernels.experts.plan import PairPlan
@@ -140,8 +140,6 @@ def test_every_exchange_is_one_that_ranks_ask_for() -> None:
             for part in exchange_forms.PART_GROUPS:
                 given = (0, 1, hidden, 0, 1e-6, target, added)
                 rank_norm(launcher, exchange, *given, groups_of_part=part)
-            turned = Turned(rows=1, columns=hidden, codes=0, scales=0)
-            rank_norm_turned(launcher, exchange, 0, 0, 1e-6, turned, added)
     assert launcher.keys == packed(of=exchange_forms.VARIANTS)
 
 

@@ -22,10 +22,9 @@ from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.info import count_devices
 from zse.device.cuda.library import Driver
 from zse.errors import DeviceError
-from zse.kernels.exchange.launch import rank_gather, rank_norm, rank_norm_turned, rank_sum
-from zse.kernels.layout import Partials, Plain, Turned
+from zse.kernels.exchange.launch import rank_gather, rank_norm, rank_sum
+from zse.kernels.layout import Partials, Plain
 from zse.kernels.pack import KernelPack
-from zse.kernels.turned.launch import turned_norm
 from zse.units import align_up
 
 if TYPE_CHECKING:
@@ -195,36 +194,6 @@ def norms(rank: Rank) -> dict[str, object]:
     return {"norms": len(every)}
 
 
-def turned(rank: Rank) -> dict[str, object]:
-    """Many rows have the stream's bits of the definition, and the codes of the norm of one GPU."""
-    all_rows = (1, 128, 129, 300, 1024)
-    for rows in all_rows:
-        rng = np.random.default_rng(rows)
-        stream = rng.standard_normal((rows, HIDDEN), np.float32)
-        weight = rank.send(rng.standard_normal(HIDDEN, np.float32))
-        parts = rank.parts((1, rows, HIDDEN), rows)
-        target, added = rank.send(stream), rank.send(parts[rank.rank])
-        codes = [rank.gpu.allocate(rows * HIDDEN) for _ in range(2)]
-        scales = [rank.gpu.allocate(rows * 4) for _ in range(2)]
-        ours, alone = (
-            Turned(rows=rows, columns=HIDDEN, codes=code.address, scales=scale.address)
-            for code, scale in zip(codes, scales, strict=True)
-        )
-        given = (target.address, weight.address, EPSILON)
-        for _ in range(2):
-            rank_norm_turned(
-                rank.launcher, rank.exchange, *given, ours, partials(added, (1, rows, HIDDEN))
-            )
-        turned_norm(rank.launcher, *given, alone)
-        total = total_of(parts, narrow=True, in_two=False)
-        assert np.array_equal(rank.read(target, stream.shape), (stream + total) + total), rows
-        found, expected = (rank.read(code, (rows, HIDDEN // 4)).view(np.int8) for code in codes)
-        assert np.array_equal(found, expected), (rows, int((found != expected).sum()))
-        for block in (weight, target, added, *codes, *scales):
-            block.free()
-    return {"turned": len(all_rows)}
-
-
 def replays(rank: Rank) -> dict[str, object]:
     """A captured graph of exchanges gives the same bits however often, out of step or not."""
     work, (block, expected, other, exact) = norm_work(rank, 2, narrow=False)
@@ -284,7 +253,6 @@ CHECKS: dict[str, Callable[[Rank], dict[str, object]]] = {
     "sums": sums,
     "gathers": gathers,
     "norms": norms,
-    "turned": turned,
     "replays": replays,
     "late": partial(gone, told=False),
     "broken": partial(gone, told=True),

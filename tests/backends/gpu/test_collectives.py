@@ -8,20 +8,19 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from joined_ranks import Board, ThreadLink
 from stub_libcuda import PIECE_KIND, Stub, stub
 
-from zse.backends.gpu import products
 from zse.backends.gpu.collectives import Collectives
 from zse.backends.gpu.forward import Residual
 from zse.backends.gpu.weights import BoundNorm
 from zse.backends.ranks import Gift
 from zse.device.cuda.gpu import Gpu
 from zse.errors import DeviceError
-from zse.kernels.layout import Partials, Plain, Turned
+from zse.kernels.layout import Partials
 from zse.kernels.norm.launch import PostNorm
 
 if TYPE_CHECKING:
@@ -179,50 +178,3 @@ def test_a_sum_is_fused_with_the_norm_that_reads_it_where_nothing_comes_between(
         assert not other.takes_norm(few, residual, norm, HIDDEN)
         assert not one.takes_norm(more, residual, None, HIDDEN)
         assert not one.takes_norm(more, residual, norm, 2 * HIDDEN)
-        assert [one.turns_norm(rows) for rows in (64, 65)] == [False, True]
-        assert not other.turns_norm(65)
-
-
-@pytest.mark.parametrize(
-    ("changes", "launched"),
-    [
-        ({}, "exchange.rank_norm_turned"),
-        ({"pending": None, "is_share": False}, "turned.norm"),
-        ({"bias": 16}, "exchange.rank_norm"),
-    ],
-)
-def test_what_many_rows_of_ranks_read_is_turned_by_the_kernel_that_adds_up_their_sums(
-    stub: Stub, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], launched: str
-) -> None:
-    rows, names = 100, []
-    size = {"rows": rows, "columns": HIDDEN}
-    sums = Partials(**size, splits=1, values=16)
-    residual = Residual(address=16, pending=sums, is_share=True)
-    for name, value in changes.items():
-        setattr(residual, name, value)
-    norm = BoundNorm(weight=16, bias=0, epsilon=1e-6, is_layer_norm=False)
-    launcher = SimpleNamespace(
-        launch=lambda form, *_: names.append(form.kernel.name),
-        device=SimpleNamespace(multiprocessors=132),
-    )
-    step: Any = SimpleNamespace(
-        launcher=launcher,
-        rounding="tokens",
-        quantized=False,
-        shape=SimpleNamespace(rows=rows, adapter_tiles=0),
-        scratch=SimpleNamespace(
-            turned=lambda *_: Turned(**size, codes=16, scales=16),
-            plain=lambda *_: Plain(**size, values=16),
-        ),
-    )
-    monkeypatch.setenv("ZSE_STUB_DEVICES", "2")
-    monkeypatch.setattr(products, "takes_8bit", lambda _: True)
-    with ExitStack() as stack:
-        one, other = open_ranks(stub, 2, DuplicatingLink, stack)
-        stack.callback(other.close)
-        stack.callback(one.close)
-        model: Any = SimpleNamespace(spec=SimpleNamespace(hidden_size=HIDDEN), collectives=one)
-        weight: Any = SimpleNamespace(columns=HIDDEN)
-        products.Products(model)._normalized(step, residual, norm, weight)
-    assert names == [launched]
-    assert residual.pending is None

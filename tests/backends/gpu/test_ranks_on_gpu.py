@@ -38,11 +38,8 @@ CASES: list[tuple[str, str, dict[str, int], dict[str, Any]]] = [
     ("qwen3", "bf16", {}, {"deterministic": True}),
     ("gemma2", "nf4", {}, {}),
     ("qwen3_moe", "int4", EXPERTS, {}),
-    ("llama", "int4", {}, {"prefill_precision": "8"}),
 ]
-TOLERANCE, TURNED_TOLERANCE = 3e-2, 6e-2
-"""Of logits; where a token's activations are rounded to 8 bits, each rank's by a scale of its own,
-twice as much."""
+TOLERANCE = 3e-2
 
 
 @pytest.mark.parametrize(("family", "scheme", "shape", "options"), CASES)
@@ -61,16 +58,15 @@ def test_two_ranks_answer_as_one_gpu_does_and_each_alike(
     outputs = rank_mesh.run([script, str(path), pack, json.dumps(options)], 2)
     first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
     assert first == second
-    tolerance = TURNED_TOLERANCE if options.get("prefill_precision") == "8" else TOLERANCE
     for found, expected in zip(first["logits"], alone["logits"], strict=True):
         wanted = torch.tensor(expected)
-        assert float((torch.tensor(found) - wanted).norm() / wanted.norm()) < tolerance
+        assert float((torch.tensor(found) - wanted).norm() / wanted.norm()) < TOLERANCE
     rows = zip(first["tokens"], alone["tokens"], alone["logits"], strict=True)
     for tokens, expected, logits in rows:  # random weights: later ones part
-        assert_as_likely(tokens[0], expected[0], logits, tolerance)
+        assert_as_likely(tokens[0], expected[0], logits)
 
 
-def assert_as_likely(found: int, expected: int, logits: list[float], tolerance: float) -> None:
+def assert_as_likely(found: int, expected: int, logits: list[float]) -> None:
     """Let a rank choose another token only where one GPU's logits are a tie but for rounding.
 
     Of random weights some are: on this model 378 and 441 lie 0.025 apart in logits whose norm of
@@ -78,4 +74,4 @@ def assert_as_likely(found: int, expected: int, logits: list[float], tolerance: 
     """
     row = torch.tensor(logits)
     gap = float(row[expected] - row[found])
-    assert found == expected or abs(gap) < tolerance * float(row.std())
+    assert found == expected or abs(gap) < TOLERANCE * float(row.std())

@@ -24,7 +24,6 @@ from zse.kernels.exchange.launch import (
     part_groups,
     rank_gather,
     rank_norm,
-    rank_norm_turned,
     rank_sum,
     slot_words_for,
     state_bytes,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from zse.backends.ranks import Gift, RankLink
     from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Partials, Turned
+    from zse.kernels.layout import Activation, Partials
     from zse.models.spec import HeadRows
 
 PATIENCE_SECONDS = 10.0
@@ -138,6 +137,7 @@ class Collectives:
         where one program would make each of them.
         """
         rows = step.shape.rows
+        in_two = self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
         is_apart = sums_apart(1 if self._is_exact else rows, hidden)
         if is_apart and not self._part_groups(rows, hidden):
             return False
@@ -145,7 +145,7 @@ class Collectives:
             residual.pending is not None
             and residual.is_share
             and residual.norm is None
-            and not self._is_in_two(rows)
+            and not in_two
             and residual.scale == 1.0
             and residual.post is None
             and norm is not None
@@ -182,24 +182,6 @@ class Collectives:
             row_index_address=row_index,
             narrow=self._is_narrow(step.shape.rows),
             groups_of_part=self._part_groups(step.shape.rows, hidden),
-        )
-
-    def turns_norm(self, rows: int) -> bool:
-        """Whether the sum over ranks and a norm that leaves rows turned are one kernel.
-
-        Of usual layers whose norms are turned without ranks, too.
-        """
-        return self._is_narrow(rows) and not self._is_in_two(rows)
-
-    def turned_norm(self, step: Step, residual: Residual, norm: BoundNorm, output: Turned) -> None:
-        """Add what all ranks have pending to the stream and write its norm, turned.
-
-        ``turns_norm`` allows it, and a share is pending, without a bias.
-        """
-        added = residual.take_pending()[0]
-        assert added is not None
-        rank_norm_turned(
-            step.launcher, self.exchange, residual.address, norm.weight, norm.epsilon, output, added
         )
 
     def join_columns(
@@ -262,10 +244,6 @@ class Collectives:
 
     def _is_narrow(self, rows: int) -> bool:
         return rows > FEW_ROWS and not self._is_exact
-
-    def _is_in_two(self, rows: int) -> bool:
-        """Whether each rank adds up some of the numbers."""
-        return self._is_narrow(rows) and self.exchange.ranks >= ALL_SENT_BELOW
 
     def _part_groups(self, rows: int, hidden: int) -> int:
         """Return the groups of a row that a program norms; 0 where it norms whole rows."""

@@ -46,13 +46,7 @@ class Products:
         self, step: Step, residual: Residual, norm: BoundNorm | None, weight: LinearWeight
     ) -> Activation | Turned:
         if norm is not None and self._turns_norm(step, residual, norm, weight):
-            turned, ranks = (
-                step.scratch.turned(step.shape.rows, weight.columns),
-                self._model.collectives,
-            )
-            if ranks is not None and residual.is_share:
-                ranks.turned_norm(step, residual, norm, turned)
-                return turned
+            turned = step.scratch.turned(step.shape.rows, weight.columns)
             added = residual.take_pending()[0]
             turned_norm(
                 step.launcher, residual.address, norm.weight, norm.epsilon, turned, added=added
@@ -68,10 +62,8 @@ class Products:
         """Whether the norm of the stream is turned on its way out: of usual layers."""
         is_plain = not (residual.bias or residual.post or residual.norm) and residual.scale == 1.0
         is_usual = is_plain and not (norm.is_layer_norm or norm.bias or step.shape.adapter_tiles)
-        ranks = self._model.collectives
-        if ranks is not None and residual.is_share and not ranks.turns_norm(step.shape.rows):
-            return False
-        return is_usual and self._turns(step, weight) and takes_norm(self._hidden)
+        alone = self._model.collectives is None
+        return alone and is_usual and self._turns(step, weight) and takes_norm(self._hidden)
 
     def _norm(
         self,

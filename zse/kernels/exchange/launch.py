@@ -14,7 +14,6 @@ from zse.kernels.exchange.variants import (
     TWO_GROUPS,
     rank_gather_variant,
     rank_norm_parts_variant,
-    rank_norm_turned_variant,
     rank_norm_variant,
     rank_sum_in_two_variant,
     rank_sum_variant,
@@ -30,7 +29,7 @@ from zse.units import align_up
 
 if TYPE_CHECKING:
     from zse.kernels.launcher import Launcher
-    from zse.kernels.layout import Activation, Turned
+    from zse.kernels.layout import Activation
     from zse.kernels.variant import Variant
 
 MAX_RANKS = 8
@@ -191,47 +190,6 @@ def rank_norm(
         rows,
         int(row_index_address != 0),
         int(added_bias_address != 0),
-        *exchange.numbers,
-        epsilon,
-    )
-
-
-def rank_norm_turned(
-    launcher: Launcher,
-    exchange: Exchange,
-    residual_address: int,
-    norm_address: int,
-    epsilon: float,
-    output: Turned,
-    added: Partials,
-    *,
-    tuned: Variant | None = None,
-) -> None:
-    """Add the pending sums of all ranks to the residual stream, then store its RMSNorm, turned.
-
-    Sums are rounded to bfloat16 on their way, which loses up to 2**-8 of each.
-
-    Args:
-        residual_address: float32 [rows, hidden], the same on all ranks, and so afterwards.
-        norm_address: float32 [hidden] weight.
-        output: Rows of whole groups, as many columns as ``takes_norm``.
-        added: This rank's summands, [splits, rows, hidden].
-        tuned: Another compiled form to use, when forms are compared.
-    """
-    groups = next(groups for groups in NORM_GROUPS if groups * ACTIVATION_GROUP >= output.columns)
-    launcher.launch(
-        tuned or rank_norm_turned_variant(groups),
-        (min(output.rows, exchange.programs), 1, 1),
-        residual_address,
-        added.values,
-        norm_address,
-        output.codes,
-        output.scales,
-        *exchange.addresses,
-        output.columns,
-        added.split_rows,
-        added.splits,
-        output.rows,
         *exchange.numbers,
         epsilon,
     )

@@ -62,25 +62,6 @@ RANK_NORM_PARTS = replace(
     module="zse.kernels.exchange.triton.few_rows",
     function="rank_norm_parts",
 )
-RANK_NORM_TURNED = Kernel(
-    name="exchange.rank_norm_turned",
-    module="zse.kernels.exchange.triton.many_rows",
-    function="rank_norm_turned",
-    arguments=(
-        pointer("residual", "fp32"),
-        pointer("added", "fp32"),
-        pointer("norm", "fp32"),
-        pointer("outputs", "i8"),
-        pointer("scales", "fp32"),
-        *_INBOX,
-        number("hidden", aligned=True),
-        number("added_rows"),
-        number("splits"),
-        number("rows"),
-        *_RANKS,
-        number("epsilon", "fp32"),
-    ),
-)
 _SUM_ARGUMENTS = (
     pointer("added", "fp32"),
     pointer("added_bias", "fp32"),
@@ -140,11 +121,6 @@ def rank_norm_parts_variant(groups: int, *, quantized: bool) -> Variant:
     )
 
 
-def rank_norm_turned_variant(groups: int, *, num_warps: int = 0) -> Variant:
-    """Return the form for many rows of up to ``groups`` groups, which are turned."""
-    return variant(RANK_NORM_TURNED, num_warps=num_warps or min(groups // 2, 16), GROUPS=groups)
-
-
 def rank_sum_variant(*, narrow: bool) -> Variant:
     """Return the form of few numbers, or of many that are sent as bfloat16."""
     groups = MANY_GROUPS if narrow else FEW_GROUPS
@@ -170,7 +146,6 @@ VARIANTS: tuple[Variant, ...] = (
         for groups in PART_GROUPS
         for quantized in (True, False)
     ),
-    *(rank_norm_turned_variant(groups) for groups in NORM_GROUPS),
     rank_sum_variant(narrow=False),
     rank_sum_variant(narrow=True),
     rank_sum_in_two_variant(),
