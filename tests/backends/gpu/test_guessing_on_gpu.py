@@ -181,7 +181,7 @@ def test_a_head_guesses_from_the_states_of_steps_and_changes_no_answer(tmp_path:
     expected, _ = answers_with(path, "off")
     found, counts = answers_with(path, "mtp", drafter_of_head)
     assert found == expected
-    assert counts.accepted_tokens > counts.draft_tokens // 10  # many more than by chance
+    assert counts.accepted_tokens > 8  # by chance one of 1,000 drafts stands
 
 
 def test_a_model_leaves_its_head_memory_where_both_take_all_they_can(tmp_path: Path) -> None:

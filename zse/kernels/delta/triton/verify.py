@@ -1,8 +1,8 @@
 """Tokens of a sequence that may be wrong: each leaves the state behind it in a slot of its own.
 
 A program takes a head through all rows of a sequence, so the state is read once and stays where it
-is computed; what is written of it is what a sequence may have to go back to. Each row has the bits
-that ``delta_decode`` gives it.
+is computed; what is written of it is what a sequence may have to go back to. Rows are computed as
+``delta_decode`` computes them, but for last bits that a compiler contracts otherwise.
 """
 
 from __future__ import annotations
