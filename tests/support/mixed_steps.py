@@ -50,16 +50,17 @@ def steps() -> list[StepBatch]:
     for number in range(40):
         chunks = []
         for slot, end in ends.items():
-            chunks.append(_chunk(slot, [draw.randrange(320)], end))
+            chunks.append(chunk_of(slot, [draw.randrange(320)], end))
             ends[slot] += 1
         count = draw.randint(*draw.choice([(2, 60), (130, 200), (300, 500)]))
-        chunks.append(_chunk(number % SLOTS, draw.choices(range(320), k=count), 0))
+        chunks.append(chunk_of(number % SLOTS, draw.choices(range(320), k=count), 0))
         chunks = list({chunk.sequence_slot: chunk for chunk in chunks}.values())
         ends[number % SLOTS] = count
         found.append(StepBatch(chunks=chunks, sampling=[[ROW] for _ in chunks]))
     return found
 
 
-def _chunk(slot: int, tokens: list[int], start: int) -> SequenceChunk:
+def chunk_of(slot: int, tokens: list[int], start: int) -> SequenceChunk:
+    """Return some tokens of the sequence that has a slot."""
     blocks = list(range(slot * BLOCKS_EACH, (slot + 1) * BLOCKS_EACH))
     return SequenceChunk(slot, tokens, start, blocks, kind_of(len(tokens)))
