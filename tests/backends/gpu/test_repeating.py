@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +12,7 @@ from random_files import BIASES, write_random_file
 from sample_packs import write_stub_pack
 from taken_places import takes_over
 
-from zse.backends.gpu.patterns import CHECKS, Patterns
+from zse.backends.gpu.patterns import CHECKS, Kind, Patterns
 from zse.backends.gpu.repeating import RepeatingLauncher
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.device.cuda import repetition
@@ -196,9 +197,10 @@ class Size:
         self.rows, self.prefill_rows, self.length_bytes = rows, prompt_rows, 4 * prompt_rows
 
 
-def step(patterns, rows, arguments, *, keys=("a", "b"), prompt_rows=None):
+def step(patterns, rows, arguments, *, keys=("a", "b"), prompt_rows=None, made=None):
     """Run a step whose layer ``i`` launches ``arguments(i, rows)``; return launches and layers."""
-    made, gone_through = Made(), []
+    made, gone_through = made or Made(), []
+    made.launches.clear()
     launcher = RepeatingLauncher(made, patterns, Size(rows, prompt_rows or rows))
     keys_of = keys if callable(keys) else lambda _layer: keys
     for layer in range(patterns.num_layers):
@@ -222,6 +224,35 @@ def test_layers_that_differ_in_addresses_are_gone_through_until_they_are_known()
         is_right, gone_through = step(patterns, 10 + number, lambda i, n: (1000 + i, n * 64, 3.5))
         assert is_right
         assert gone_through == ([0, 1, 7, 8] if number > CHECKS else list(range(9)))
+
+
+class Able(Made):
+    """A launcher that repeats launches by itself."""
+
+    def repeated(self, variants, places, rounds):
+        def launch(calls, numbers):
+            kind = Kind(0, tuple(places), list(rounds))
+            for number in numbers:
+                for variant, grid, arguments in kind.launches(number, calls):
+                    self.launch(variant, grid, *arguments)
+
+        return SimpleNamespace(launch=launch)
+
+
+def test_a_pattern_of_a_device_launches_nothing_there_for_who_only_notes():
+    patterns, device = Patterns(9), Able()
+    for number in range(2 * CHECKS + 2):
+        assert step(patterns, 10 + number, lambda i, n: (1000 + i, n * 64), made=device)[0]
+    assert any(kind.repeated for kind in kinds_of(patterns))
+    device.launches.clear()
+    is_right, gone_through = step(patterns, 90, lambda i, n: (1000 + i, n * 64))
+    assert is_right
+    assert gone_through == [0, 1, 7, 8]
+    assert not device.launches
+
+
+def kinds_of(patterns):
+    return [member.kind for found in patterns._found.values() for member in found.members.values()]
 
 
 def test_layers_of_two_kinds_have_a_first_one_each():

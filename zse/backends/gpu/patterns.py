@@ -61,13 +61,13 @@ class Kind:
 
     def launch(self, launcher: Launcher, reference: Sequence[Launch], rounds: range) -> None:
         """Launch some of them, one after the other."""
-        if self.repeated is None and isinstance(launcher, Repeating):
-            variants = [launch.variant for launch in reference]
-            self.repeated = launcher.repeated(variants, self.places, self.rounds)
-        if self.repeated is not None:
+        if isinstance(launcher, Repeating):
+            if self.repeated is None:
+                variants = [launch.variant for launch in reference]
+                self.repeated = launcher.repeated(variants, self.places, self.rounds)
             self.repeated.launch(reference, rounds)
             return
-        for number in rounds:
+        for number in rounds:  # of who only notes what is launched
             for variant, grid, arguments in self.launches(number, reference):
                 launcher.launch(variant, grid, *arguments)
 
