@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from zse.device.phases import no_phases
-from zse.engine.ranks import processes
+from zse.engine.ranks import group, processes
 from zse.engine.ranks.opening import open_ranks
 from zse.engine.ranks.processes import RankProcesses, begin_processes
 from zse.errors import UsageError
@@ -41,7 +41,11 @@ def test_processes_that_nobody_takes_end_when_they_are_closed() -> None:
     assert process.returncode is not None
 
 
-def test_a_group_computes_with_processes_that_were_begun_before(tiny: Path) -> None:
+def test_a_group_computes_with_processes_that_were_begun_before(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end by themselves, however long that takes on a machine that stalls."""
+    monkeypatch.setattr(group, "_END_SECONDS", 60.0)
     options = load_options(**TWO)
     begun = begin_processes(options)
     reader = ZSEReader(tiny)

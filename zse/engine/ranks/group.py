@@ -101,6 +101,8 @@ class RankGroup:
         self._is_ending = False
         """Whether the ranks were told to end: those that do have not failed."""
         self._is_closing = False
+        self._is_over = False
+        """Whether nobody has to be watched any more: ranks end by themselves until then."""
         self._lock = threading.Lock()
         self._tell: Callable[[RankError], None] | None = None
         share = Share(rank=0, ranks=len(self.devices))
@@ -193,6 +195,7 @@ class RankGroup:
         self._is_closing = True
         deadline = time.monotonic() + (_END_SECONDS if self.failure is None else 0)
         self._ranks.wait(deadline)
+        self._is_over = True
         os.eventfd_write(self._wake_fd, 1)
         self._ranks.close()
         os.close(self._wake_fd)
@@ -230,7 +233,7 @@ class RankGroup:
         watched = Progress(self._shared, self._sender, self._timeout_seconds)
         stopped: dict[int, float] = {}
         try:
-            while not self._is_closing and self.failure is None:
+            while not self._is_over and self.failure is None:
                 ready = [fd for fd, _ in poll.poll(_LOOK_SECONDS * 1000)]
                 for fd in ready:
                     if fd in talking and not self._hear(talking[fd]):
@@ -238,6 +241,7 @@ class RankGroup:
                         del talking[fd]
                 for fd in ready:
                     if fd in pidfds and self.failure is None:
+                        poll.unregister(fd)
                         self._report_end(pidfds[fd])
                 self._look_for_stopped(stopped)
                 if (told := watched.look()) is not None:
