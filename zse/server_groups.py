@@ -23,7 +23,10 @@ class AccessOptions(Checked):
         "Answer everybody who reaches this server, without keys: a gate in front checks who comes",
     )
     api_keys: str = described(
-        "", "API keys, separated by commas; admin:KEY is an admin's", is_secret=True
+        "",
+        "API keys, separated by commas; admin:KEY is an admin's",
+        env="ZSE_API_KEYS ZSE_API_KEY",
+        is_secret=True,
     )
     api_keys_file: str = described(
         "", "File that holds API keys, such as a mounted secret", unset="none"

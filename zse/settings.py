@@ -264,15 +264,9 @@ def _of_environment(environ: Mapping[str, str] | None, rows: Mapping[str, Option
     return found
 
 
-def unread_variables() -> tuple[str, ...]:
-    """Return the names that begin as ours do and that nothing here reads, such as a typing error.
-
-    What our own tests and scripts read (``ZSE_TEST_...``, ``ZSE_REQUIRE_...``) is left out.
-    """
-    read = {name for row in options_of(Settings).values() for name in row.variables}
-    ours = (name for name in os.environ if name.startswith("ZSE_"))
-    others = ("ZSE_TEST_", "ZSE_REQUIRE_", "ZSE_STUB_")
-    return tuple(sorted(name for name in ours if name not in read and not name.startswith(others)))
+def names_like_ours() -> list[str]:
+    """Return the names of all variables that begin as ours do, whether anything reads them."""
+    return sorted(name for name in os.environ if name.startswith("ZSE_"))
 
 
 def subprocess_environment(**extra: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ MAX_NAME = 52
 _OURS = frozenset({"PORT", "ZSE_PORT"})
 """Probes and services follow the port: it has an option of its own."""
 
-_ACCESS = frozenset({"ZSE_API_KEYS", "ZSE_API_KEYS_FILE", "ZSE_PUBLIC"})
+_ACCESS = frozenset({"ZSE_API_KEYS", "ZSE_API_KEY", "ZSE_API_KEYS_FILE", "ZSE_PUBLIC"})
 """What says whom the server asks for a key; ``ZSE_PUBLIC`` that a gate in front of it does."""
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zse.doctor.findings import Findings, fine, note, problem
 from zse.errors import UsageError
-from zse.option import options_of
 from zse.serve.access.opening import key_file_of
 from zse.serve.sockets import bind_socket, is_loopback
-from zse.settings import Settings, unread_variables
+from zse.unread_variables import unread_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from zse.settings import Settings
 
 
 def check_variables(settings: Settings) -> Findings:
     """Look for variables that are meant for zse and that nothing reads."""
     del settings
-    known = [name for row in options_of(Settings).values() for name in row.variables]
     unread = unread_variables()
-    for name in unread:
-        yield note("settings", f"nothing reads the variable {name}", _meant(name, known))
+    for one in unread:
+        yield note("settings", f"nothing reads the variable {one.name}", one.hint)
     if not unread:
         yield fine("settings", "every ZSE_ variable is one that zse reads")
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {near[0]}?" if near else "Remove it, or see: zse config show"
 
 
 def check_address(settings: Settings) -> Findings:

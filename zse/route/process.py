@@ -25,6 +25,7 @@ from zse.serve.http.server import HTTPServer
 from zse.serve.leaving import END_SECONDS
 from zse.serve.sockets import bind_socket, url_of
 from zse.serve.telemetry.logs import configure_logging
+from zse.unread_variables import refuse_lost_guards, warn_of_unread
 
 if TYPE_CHECKING:
     import socket
@@ -44,8 +45,10 @@ def run_router(settings: Settings) -> int:
     """Route until a signal; return the exit code.
 
     Raises:
-        UsageError: No replicas are named, or the address cannot be bound.
+        UsageError: No replicas are named, the address cannot be bound, or a variable that was to
+            guard the router has a name that nothing reads.
     """
+    refuse_lost_guards()
     options = settings.serve
     sources = sources_of(settings.route)
     if settings.route.wake_url:
@@ -57,6 +60,7 @@ def run_router(settings: Settings) -> int:
         port = listener.getsockname()[1]
         url = url_of(options.host, port, is_secure=bool(options.http.ssl_certfile))
         LOG.info("listening", extra={"host": options.host, "port": port, "url": url})
+        warn_of_unread(LOG)
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_Process(settings, rules, url).run(listener, sources))
     return 0

@@ -30,6 +30,7 @@ from zse.serve.leaving import END_SECONDS, Departure, end_now, has_stragglers
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
 from zse.serve.telemetry.logs import configure_logging
+from zse.unread_variables import warn_of_unread
 
 if TYPE_CHECKING:
     import socket
@@ -68,6 +69,7 @@ def serve(
     port = listener.getsockname()[1]
     place = {"host": options.host, "port": port, "url": _url(options, port)}
     LOG.info("listening", extra={**place, "model": options.model.partition("?")[0]})
+    warn_of_unread(LOG)
     try:
         opened = open_access(settings, is_local=is_loopback(options.host))
         audit = AuditLog(files_for_server(settings))

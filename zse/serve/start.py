@@ -19,6 +19,7 @@ from zse.serve import collector
 from zse.serve.ledger import Ledger
 from zse.serve.sockets import bind_socket
 from zse.server_options import MeshOptions
+from zse.unread_variables import refuse_lost_guards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +37,11 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
     the one that the options name.
 
     Raises:
-        ZSEError: The address cannot be bound, or taken over.
+        ZSEError: The address cannot be bound, or taken over, or a variable that was to guard the
+            server has a name that nothing reads.
     """
     collector.hold_off()
+    refuse_lost_guards()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal
         # without a handler would be ignored.
