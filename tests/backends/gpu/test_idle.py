@@ -11,7 +11,8 @@ from random_files import write_random_file
 from sample_packs import write_stub_pack
 
 from zse.backends.gpu.graphs import GraphKey
-from zse.backends.gpu.idle import keys_to_capture
+from zse.backends.gpu.idle import keys_to_capture, steps_to_rehearse
+from zse.backends.gpu.patterns import Patterns
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.device.cuda.gpu import Gpu
 from zse.device.cuda.library import Driver
@@ -89,6 +90,11 @@ def prepare_all(runner):
     return count
 
 
+def num_used(runner):
+    patterns = runner._backend._maker.patterns
+    return sum(found.num_used for found in patterns._found.values() if found)
+
+
 def test_steps_of_all_numbers_of_answers_are_captured_before_they_come(runner):
     answered(runner, 9)
     graphs = runner._backend._graphs
@@ -99,6 +105,82 @@ def test_steps_of_all_numbers_of_answers_are_captured_before_they_come(runner):
         runner.execute(batch(*[1] * rows))
     assert set(graphs) == before
     assert prepare_all(runner) == 0
+
+
+def launched(runner, stub, step):
+    stub.forget_launches()
+    runner.execute(step)
+    return stub.launches()
+
+
+def launched_by_the_program(runner, stub, step):
+    maker = runner._backend._maker
+    patterns, maker.patterns = maker.patterns, Patterns(0)
+    try:
+        return launched(runner, stub, step)
+    finally:
+        maker.patterns = patterns
+
+
+def random_counts(draw):
+    """Return tokens of one or two prompts, and of some answers, that fit into a step."""
+    prompts = [draw.randint(2, 480) for _ in range(draw.randint(1, 2))]
+    return [*prompts, *[1] * draw.randint(0, 13)]
+
+
+def test_the_first_step_with_prompts_behind_a_pause_is_launched_by_a_pattern(runner, stub):
+    runner.execute(batch(300))
+    prepare_all(runner)
+    for counts in ((1, 1, 411), (1, 288, 290), (1,) * 6 + (702,), (512, 331)):
+        step = batch(*counts)
+        runner.execute(step)  # memory of its inputs has grown by now
+        before = num_used(runner)
+        by_pattern = launched(runner, stub, step)
+        assert num_used(runner) > before
+        assert launched_by_the_program(runner, stub, step) == by_pattern
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_steps_launch_the_same_however_often_pauses_come_between(runner, stub, seed):
+    draw = random.Random(seed)
+    for number in range(24):
+        step = batch(*random_counts(draw), seed=number)
+        runner.execute(step)
+        by_pattern = launched(runner, stub, step)
+        assert launched_by_the_program(runner, stub, step) == by_pattern
+        for _ in range(draw.choice([0, 0, 1, 9])):
+            runner.prepare_idle()
+
+
+def test_a_pause_launches_nothing_that_steps_before_have_left_patterns_of(runner, stub):
+    draw = random.Random(3)
+    for number in range(40):
+        runner.execute(batch(*random_counts(draw), seed=number))
+    found = [pattern for pattern in runner._backend._maker.patterns._found.values() if pattern]
+    kinds = [member.kind for pattern in found for member in pattern.members.values()]
+    assert any(kind.repeated for kind in kinds)
+    stub.forget_launches()
+    before = num_used(runner)
+    assert prepare_all(runner) > 10
+    assert num_used(runner) > before  # rehearsals met them
+    assert not stub.launches()
+
+
+def test_nothing_of_a_step_that_is_rehearsed_is_launched(runner, stub):
+    runner.execute(batch(300))
+    stub.forget_launches()
+    while len(runner._backend._graphs) < 2 and runner.prepare_idle():
+        assert not stub.launches()
+    assert len(runner._backend._maker.patterns.rehearsed) > 5
+
+
+def test_a_server_of_short_prompts_is_not_made_ready_for_long_ones(runner):
+    runner.execute(batch(20))
+    prepare_all(runner)
+    assert not runner._backend._maker.patterns.rehearsed
+    runner.execute(batch(300))
+    assert prepare_all(runner) > 0
+    assert runner._backend._maker.patterns.rehearsed
 
 
 def test_what_moved_is_prepared_again(runner):
@@ -141,3 +223,11 @@ def test_steps_are_captured_for_the_ways_in_which_tokens_were_chosen():
     )
     assert not list(keys_to_capture([], 256))
     assert max(key.rows for key in keys_to_capture(captured, 5000)) == 256
+
+
+def test_steps_to_learn_by_fit_into_a_step_and_differ_in_rows():
+    options = load_options(max_sequences=50, max_batch_tokens=1024).batch
+    steps = list(steps_to_rehearse(Patterns(28), options))
+    assert all(answers < 50 and answers + rows <= 1024 for answers, rows in steps)
+    assert [rows for answers, rows in steps if answers == 5] == [300, 512, 720, 880, 1000]
+    assert not list(steps_to_rehearse(Patterns(3), options))

@@ -130,6 +130,8 @@ class Patterns:
         self.num_layers = num_layers
         self._found: dict[Signature, Pattern | None] = {}
         """By what the first layer launches; None where too few layers are alike."""
+        self.rehearsed: set[tuple[int, int]] = set()
+        """Answers and rows of prompts of steps that were rehearsed to learn by."""
 
     @property
     def are_wanted(self) -> bool:
@@ -138,6 +140,7 @@ class Patterns:
 
     def forget(self) -> None:
         self._found.clear()
+        self.rehearsed.clear()
 
     def are_unlike(self, first: list[Launch]) -> bool:
         """Whether the layers of such a step are known not to be alike."""

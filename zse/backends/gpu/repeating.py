@@ -44,6 +44,11 @@ class RepeatingLauncher:
     def device(self) -> DeviceFacts:
         return self.launcher.device
 
+    @property
+    def has_pattern(self) -> bool:
+        """Whether layers of the step were launched by a pattern."""
+        return self._used is not None
+
     def prepare(self, *variants: Variant) -> None:
         self.launcher.prepare(*variants)
 

@@ -116,10 +116,18 @@ class StartingBackend(GPUOperations):
     def _prepare_one(self, work: Callable[[Step], object]) -> bool:
         from zse.backends.gpu import idle  # no start needs it
 
-        most = self._model.options.batch.max_sequences
-        if not self._maker.reads_prompts:
+        options, maker = self._model.options.batch, self._maker
+        most = options.max_sequences
+        if not maker.reads_prompts:
             # More rows read weights that are kept turned, which short prompts never need.
             most = min(most, TURNED_ROWS)
+        else:
+            for answers, rows in idle.steps_to_rehearse(maker.patterns, options):
+                maker.patterns.rehearsed.add((answers, rows))
+                for fewer in idle.UNLIKE_ROWS:
+                    if maker.rehearse_beside(answers, rows - fewer, work):
+                        break  # its pattern is known
+                return True
         for key in idle.keys_to_capture(self._graphs, most):
             self._graphs.captured(key, work, self.choose)
             return True

@@ -173,13 +173,29 @@ class StepMaker:
         for _ in self._loading(step, work):
             pass
 
-    def _prompt_shape(self, rows: int) -> InputShape:
-        """Return the shape of a step with one new prompt of so many tokens."""
+    def rehearse_beside(self, answers: int, rows: int, work: Callable[[Step], object]) -> bool:
+        """Load the code of a step with so many answers and a prompt's rows, and learn its pattern.
+
+        Weights are there, and a long prompt has been read. Returns whether the pattern is known, or
+        there is none to learn.
+        """
+        shape = self._prompt_shape(rows, answers)
+        inputs = 0 if self._eager_inputs is None else self._eager_inputs.address
+        step = self._step(shape, inputs, self._memory.sequences, GREEDY.sampling)
+        rehearsal = Rehearsal(self._launcher.device)
+        launcher = RepeatingLauncher(rehearsal, self.patterns, shape)
+        repeats = self._repeats(shape)
+        work(replace(step, launcher=launcher if repeats else rehearsal))
+        rehearsal.prepare_on(self._launcher)
+        return launcher.has_pattern or not repeats
+
+    def _prompt_shape(self, rows: int, answers: int = 0) -> InputShape:
+        """Return the shape of a step with one new prompt of so many tokens beside answers."""
         is_single = self.limits.all_single
         tiled_rows = 0 if is_single else rows
         context_blocks = self._lines_of(tiled_rows)
         return InputShape(
-            decode_rows=rows - tiled_rows,
+            decode_rows=answers + rows - tiled_rows,
             rows_follow=is_single,
             prefill_rows=tiled_rows,
             context_blocks=context_blocks,
@@ -187,10 +203,10 @@ class StepMaker:
             tiles=-(-tiled_rows // self.limits.tile_queries),
             runs=1,
             longest_run=tiled_rows,
-            sequences=rows if is_single else 1,
+            sequences=answers + (rows if is_single else 1),
             table_stride=self.limits.table_stride,
             windows=len(self.limits.windows),
-            wanted=int(not self._model.spec.is_encoder),
+            wanted=answers + int(not self._model.spec.is_encoder),
         )
 
     def _lines_of(self, rows: int) -> int:
