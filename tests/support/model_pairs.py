@@ -100,9 +100,13 @@ def write_file(
     quantization: str,
     *,
     has_guesses: bool = False,
+    vectors: str = "bf16",
 ) -> None:
-    """Write a .zse file from a checkpoint's tensors, with its heads that guess, or without."""
-    plain = Scheme(quantization if quantization in ("fp16", "bf16", "fp32") else "bf16")
+    """Write a .zse file from a checkpoint's tensors, with its heads that guess, or without.
+
+    Quantized ones have ``vectors`` in a type of their own.
+    """
+    plain = Scheme(quantization if quantization in ("fp16", "bf16", "fp32") else vectors)
     plan = [*spec.groups(), *(spec.spare_groups() if has_guesses else ())]
     groups = [(g.name, [planned(t, quantization, plain) for t in g.weights]) for g in plan]
     checkpoint: Any = InMemory(weights)

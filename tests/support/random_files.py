@@ -31,11 +31,17 @@ LAYER_NORMS: dict[str, Any] = {
 
 
 def write_random_file(
-    path: Path, quantization: str, *, tuned: str | None = None, **numbers: Any
+    path: Path,
+    quantization: str,
+    *,
+    tuned: str | None = None,
+    vectors: str = "bf16",
+    **numbers: Any,
 ) -> None:
     """Write a ``.zse`` file; ``numbers`` are fields of ``UniformDecoder``.
 
-    Weights whose names hold ``tuned`` are a little smaller than they would be.
+    Weights whose names hold ``tuned`` are a little smaller than they would be. A converted file has
+    ``vectors`` of float32.
     """
     decoder = UniformDecoder(
         **{
@@ -55,7 +61,7 @@ def write_random_file(
     }
     if tuned is not None:
         weights = {name: each * 0.8 if tuned in name else each for name, each in weights.items()}
-    write_file(path, spec, weights, quantization)
+    write_file(path, spec, weights, quantization, vectors=vectors)
 
 
 def random_tensor(

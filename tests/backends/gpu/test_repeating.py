@@ -10,7 +10,7 @@ import pytest
 import stub_libcuda
 from random_files import BIASES, write_random_file
 from sample_packs import write_stub_pack
-from taken_places import takes_over
+from taken_places import hold_weights, takes_over
 
 from zse.backends.gpu.patterns import CHECKS, Kind, Patterns
 from zse.backends.gpu.repeating import RepeatingLauncher
@@ -120,9 +120,9 @@ def compared(runner, stub, count=24, make=random_batch):
     for _ in range(count):
         batch = make(draw)
         runner.execute(batch)  # memory of its inputs has grown by now
-        before = sum(found.num_used for found in maker.patterns._found.values() if found)
+        before = maker.patterns.num_used
         by_pattern = launched(runner, stub, batch)
-        after = sum(found.num_used for found in maker.patterns._found.values() if found)
+        after = maker.patterns.num_used
         patterns, maker.patterns = maker.patterns, Patterns(0)
         by_program = launched(runner, stub, batch)
         maker.patterns = patterns
@@ -168,6 +168,39 @@ def test_a_model_in_the_place_of_another_is_launched_by_its_patterns_at_once(
         for found in second._backend._maker.patterns._found.values()
     )
     assert compared(second, stub, 8) > 4
+    second.close()
+
+
+def test_layers_of_a_model_that_arrives_in_anothers_place_are_launched_as_they_come(
+    open_runner, stub, tmp_path, monkeypatch
+):
+    first = open_runner(vectors="fp32")
+    first.settle()
+    assert compared(first, stub) > 10
+    other = tmp_path / "other.zse"
+    write_random_file(other, "int4", tuned="layers.5.", vectors="fp32", **SHAPE)
+    may_read = hold_weights(monkeypatch, other)
+    second, _ = takes_over(first, other)
+    passes, maker, waited = second._backend._passes, second._backend._maker, []
+    wait = passes._arrival.wait_for_group
+    monkeypatch.setattr(
+        passes._arrival, "wait_for_group",
+        lambda group: (waited.append(len(stub.launches())), may_read.set(), wait(group)),
+    )  # fmt: skip
+    batch = random_batch(random.Random(7))
+    assert passes.is_arriving
+    used = maker.patterns.num_used
+    stub.forget_launches()
+    second.execute(batch)
+    by_pattern = stub.launches()
+    assert maker.patterns.num_used > used
+    assert len(waited) == 1, "one group differs"
+    assert 0 < waited[0] < len(by_pattern), "layers before it had been launched, none behind it"
+    second.settle()
+    maker.patterns = Patterns(0)
+    by_program = launched(second, stub, batch)
+    names = {launch.name for launch in by_program}  # what turns weights is launched once
+    assert [launch for launch in by_pattern if launch.name in names] == by_program
     second.close()
 
 

@@ -100,6 +100,10 @@ class ArrivingPasses(WholePasses):
     def is_arriving(self) -> bool:
         return self._arrival is not None
 
+    @property
+    def entered_by(self) -> Callable[[int], None] | None:
+        return None if self._arrival is None else self.enter
+
     def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
         return [_ArrivingLayer(self, index, layer) for index, layer in enumerate(layers)]
 

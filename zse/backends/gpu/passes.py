@@ -39,6 +39,10 @@ class Passes(Protocol):
     def is_arriving(self) -> bool:
         """Whether weights may still be loading, so that passes have to wait for them."""
 
+    @property
+    def entered_by(self) -> Callable[[int], None] | None:
+        """What waits for the weights of a layer, by its place; None where passes need not."""
+
     def before_layers(self) -> None:
         """Wait for the weights that are used before the first layer."""
 
@@ -95,6 +99,10 @@ class WholePasses:
     @property
     def is_arriving(self) -> bool:
         return False
+
+    @property
+    def entered_by(self) -> Callable[[int], None] | None:
+        return None
 
     def before_layers(self) -> None:
         """Do nothing."""

@@ -138,6 +138,16 @@ class Patterns:
         # Beside the first two and the last one, a layer of each run is gone through.
         return self.num_layers >= LEAST_SPARED + 3
 
+    @property
+    def are_known(self) -> bool:
+        """Whether any was found."""
+        return any(self._found.values())
+
+    @property
+    def num_used(self) -> int:
+        """Steps that one of them has told, or was held against once more."""
+        return sum(pattern.num_used for pattern in self._found.values() if pattern is not None)
+
     def forget(self) -> None:
         self._found.clear()
         self.rehearsed.clear()

@@ -16,7 +16,7 @@ from zse.backends.gpu.patterns import FIRST, signature_of
 from zse.kernels.launcher import Launch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.patterns import Kind, Member, Pattern, Patterns
@@ -33,6 +33,8 @@ class RepeatingLauncher:
     launcher: Launcher
     patterns: Patterns
     shape: InputShape
+    enter: Callable[[int], None] | None = None
+    """Waits for the weights of a layer, by its place; None where all are there."""
     _mode: Literal["pass", "note", "mute"] = "pass"
     _layer: int = -1
     _noted: dict[int, list[Launch]] = field(default_factory=dict)
@@ -113,9 +115,15 @@ class RepeatingLauncher:
         return run
 
     def _repeat(self, run: list[Member]) -> None:
-        """Launch some layers."""
-        for kind, rounds in _stretches(run):
-            kind.launch(self.launcher, self._noted[kind.reference], rounds)
+        """Launch some layers, from the one that begins on."""
+        if self.enter is None:
+            for kind, rounds in _stretches(run):
+                kind.launch(self.launcher, self._noted[kind.reference], rounds)
+            return
+        for layer, (kind, number) in enumerate(run, self._layer):
+            self.enter(layer)
+            one = range(number, number + 1)
+            kind.launch(self.launcher, self._noted[kind.reference], one)
 
     def _note(self) -> None:
         self._mode = "note"

@@ -82,7 +82,8 @@ class StepMaker:
             self._model.prepare_turned(self._launcher)
         step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         if self._repeats(shape):
-            launcher = RepeatingLauncher(self._launcher, self.patterns, shape)
+            enter = self._model.passes.entered_by
+            launcher = RepeatingLauncher(self._launcher, self.patterns, shape, enter)
             step = replace(step, launcher=launcher)
         return replace(step, rounding="none") if told else step
 
@@ -96,7 +97,8 @@ class StepMaker:
             self._kept_bytes = taken
             self.patterns.forget()  # layers read their weights elsewhere
         is_alone = model.collectives is None and model.flow is None
-        stays = isinstance(passes, WholePasses) and not passes.is_arriving
+        stays = isinstance(passes, WholePasses)
+        stays &= not passes.is_arriving or self.patterns.are_known  # a start learns none
         return is_alone and stays and not shape.adapter_tiles and self.patterns.are_wanted
 
     def send(self, plan: StepPlan, shape: InputShape, address: int) -> None:

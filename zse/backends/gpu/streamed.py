@@ -56,6 +56,8 @@ class StreamedPasses:
     # --- what is always there -------------------------------------------------------------------
 
     is_arriving = False
+    entered_by: Callable[[int], None] | None = None
+    """Layers are not launched after patterns."""
 
     def before_layers(self) -> None:
         """Do nothing: it stays."""
