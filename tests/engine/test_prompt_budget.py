@@ -13,6 +13,7 @@ from zse.engine.prompt_budget import (
     LEAST_SECONDS,
     LONGEST_SECONDS,
     STRETCH,
+    THRONG_STEPS,
     PromptBudget,
 )
 
@@ -72,6 +73,12 @@ def test_a_crowd_is_read_in_pieces_a_little_longer_than_else() -> None:
     assert beside(budget, 64, prompts=9, tokens=CROWD) + 64 == LONG * CROWD_SHARE
     assert beside(budget, 64, prompts=127, tokens=CROWD) + 64 == LONG * CROWD_SHARE
     assert beside(budget, 64, prompts=9, tokens=CROWD - 1) + 64 == LONG // 2
+
+
+def test_very_many_prompts_are_read_in_whole_pieces_whoever_answers() -> None:
+    budget, throng = seen(*SLOW), THRONG_STEPS * LONG
+    assert beside(budget, 64, prompts=65, tokens=throng) + 64 == LONG
+    assert beside(budget, 64, prompts=65, tokens=throng - 1) + 64 == LONG * CROWD_SHARE
 
 
 def test_a_crowd_that_holds_up_few_is_read_for_as_long_as_a_glance() -> None:

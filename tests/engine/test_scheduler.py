@@ -239,3 +239,13 @@ def test_a_crowd_that_comes_while_one_answers_is_read_in_long_pieces(make_schedu
     for arrival in range(1, 4):
         scheduler.add(make_sequence(100, arrival=arrival, first_token=100 * arrival))
     assert sum(n for who, _, n in run_step(scheduler) if who) == 255 + 45  # the last ends here, too
+
+
+def test_the_last_tokens_of_a_prompt_wait_for_the_step_of_the_one_behind_it(make_scheduler):
+    scheduler = make_scheduler(num_blocks=400, max_batch_tokens=4096)
+    scheduler.add(make_sequence(4))
+    run_step(scheduler)
+    for arrival, length in ((1, 530), (2, 300)):
+        scheduler.add(make_sequence(length, arrival=arrival, first_token=1000 * arrival))
+    found = [{who: n for who, _, n in run_step(scheduler) if who} for _ in range(3)]
+    assert found == [{1: 255}, {1: 255}, {1: 20, 2: 235}]

@@ -42,18 +42,19 @@ class Room:
     num_tokens: int
     num_read: int
     """Tokens that may be asked about though their successors are known."""
-    num_more: int = 0
-    """Tokens beyond the others that may be taken where they are the last ones of a prompt."""
 
-    def add(self, sequence: Sequence, chunks: list[ScheduledChunk]) -> None:
+    def add(self, sequence: Sequence, chunks: list[ScheduledChunk], *, num_more: int = 0) -> None:
         """Add the next chunk of a prompt; none where it may ask about no token.
 
         It ends where the state is kept, if it comes so far.
+
+        Args:
+            num_more: Tokens beyond the others that may be taken where they are its last ones.
         """
         assert sequence.table is not None
         start, num_read = sequence.num_computed, 0
         num_tokens = sequence.num_remaining
-        if num_tokens > self.num_tokens + self.num_more:
+        if num_tokens > self.num_tokens + num_more:
             num_tokens = self.num_tokens
         kept = self.cache.next_checkpoint(sequence.table, start, len(sequence.token_ids))
         if kept:

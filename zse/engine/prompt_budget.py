@@ -6,6 +6,8 @@ length depends on who waits:
 - A few prompts: up to ``well_at_once`` rows in all where as many sequences wait as decode, else up
   to half of that.
 - Many prompts, at least two for each decoding sequence: long chunks, since few are held up.
+- Very many prompts: ``well_at_once`` rows, however many decode. Shorter steps would make those who
+  come last wait longest.
 - Many prompts beside more decodes: chunks a little longer than usual, so that most steps have one
   and answers go on at an even pace instead of stalling now and then.
 - In any case as long as the step stays within a time that nobody notices.
@@ -36,6 +38,8 @@ LONGEST_SECONDS = 0.06
 """What a step may take then."""
 CROWD_STEPS = 4
 """Prompts count as many (a crowd) when they fill so many steps of ``well_at_once`` rows."""
+THRONG_STEPS = 16
+"""Steps that very many prompts fill."""
 CROWD_SHARE = 5 / 8
 """Share of ``well_at_once`` that a step's rows may be where many decode beside a crowd."""
 ROUNDED_TO = 64
@@ -164,7 +168,7 @@ class PromptBudget:
         if prompt_tokens < CROWD_STEPS * well:
             return well if num_prompts >= num_rows else well // 2
         if num_prompts < PROMPTS_EACH * num_rows:
-            return int(well * CROWD_SHARE)
+            return well if prompt_tokens >= THRONG_STEPS * well else int(well * CROWD_SHARE)
         if not self._token_seconds:
             return well
         glance = self._tokens_within(LONGEST_SECONDS - self._plain_seconds(num_rows))

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from zse.kv.cache import KVCache
 
 LAST_TOKENS = 64
-"""The last tokens of a prompt join the chunk before them, up to this many: a step of their own
-would take longer."""
+"""The last tokens of the last prompt join the chunk before them, up to this many: a step of their
+own would take longer. Where other prompts come behind, these tokens have room in their step: one
+row more than fills the tiles of this one would cost it a tile more."""
 MOST_BESIDE = 256
 """Most tokens of a step while others are in flight: a prompt is cut, so that all stages of a
 pipeline have some of it to compute."""
@@ -250,22 +251,28 @@ class Scheduler:
             cache=self._cache,
             num_tokens=budget,
             num_read=MAX_DRAFTS - num_drafts,
-            num_more=min(LAST_TOKENS, left - budget),
         )
-        for sequence in prompts:
+        num_more = min(LAST_TOKENS, left - budget)
+        for number, sequence in enumerate(prompts, start=1):
             if room.num_tokens:
-                room.add(sequence, chunks)
+                is_last = number == len(prompts) and not self._admits_more
+                room.add(sequence, chunks, num_more=num_more if is_last else 0)
         while room.num_tokens and (admitted := self.boarding.next()) is not None:
-            room.add(admitted, chunks)
+            room.add(admitted, chunks, num_more=0 if self._admits_more else num_more)
         if self._cache.has_windows:
             self._cover(chunks)
         return chunks
+
+    @property
+    def _admits_more(self) -> bool:
+        """Whether a waiting sequence may have its turn."""
+        return bool(self.waiting) and self.boarding.has_slot
 
     def _tokens_beside(self, num_rows: int, prompts: list[Sequence]) -> int:
         """Return how many tokens of prompts a step takes beside rows of answers."""
         if not prompts and not self.waiting:
             return self._max_batch_tokens
-        waiting = [*prompts, *self.waiting] if self.boarding.has_slot else prompts
+        waiting = [*prompts, *self.waiting] if self._admits_more else prompts
         tokens = sum([sequence.num_remaining for sequence in waiting])
         return self.prompt_budget.tokens_beside(num_rows, len(waiting), tokens)
 
