@@ -13,9 +13,13 @@ import textwrap
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zse.option import options_of
 from zse.options import LoadFields, LoadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 ROOT = Path(__file__).resolve().parents[1]
 LOAD_OPTIONS = options_of(LoadOptions)
@@ -61,7 +65,11 @@ def find(name: str, module: str) -> Definition:
 def definition_part(found: Definition) -> str:
     if isinstance(found.node, ast.ClassDef):
         return class_part(found)
-    return f"## {found.node.name}\n\n{code(signature(found.node))}\n\n{prose(found.node)}"
+    text = f"## {found.node.name}\n\n{code(signature(found.node))}\n\n{prose(found.node)}"
+    if takes(found.node, "ConversionFields"):
+        options = find("ConversionOptions", "zse.quantize.options")
+        text += "\n" + "\n".join(field_table(members(options), besides=argument_names(found.node)))
+    return text
 
 
 def class_part(found: Definition) -> str:
@@ -72,7 +80,7 @@ def class_part(found: Definition) -> str:
     if made is not None:
         lines += [code(f"{node.name}{arguments_of(made)}"), ""]
     lines += [prose(node)]
-    if made is not None and made.args.kwarg and "LoadFields" in ast.unparse(made.args.kwarg):
+    if made is not None and takes(made, "LoadFields"):
         lines += load_options_table()
     lines += field_table(members(found))
     groups: dict[str, list[ast.FunctionDef]] = {}
@@ -149,11 +157,22 @@ def argument(item: ast.arg, default: ast.expr | None = None) -> str:
     return text if default is None else f"{text} = {ast.unparse(default)}"
 
 
-def field_table(body: list[ast.stmt]) -> list[str]:
-    """Return the annotated fields of a record with the texts behind them."""
+def takes(node: ast.FunctionDef, fields: str) -> bool:
+    """Return whether a function takes the fields of a ``TypedDict`` by name."""
+    return node.args.kwarg is not None and fields in ast.unparse(node.args.kwarg)
+
+
+def argument_names(node: ast.FunctionDef) -> set[str]:
+    return {item.arg for item in (*node.args.args, *node.args.kwonlyargs)}
+
+
+def field_table(body: list[ast.stmt], besides: Collection[str] = ()) -> list[str]:
+    """Return the annotated fields of a record, but for these, with the texts behind them."""
     rows = []
     for item, after in zip_longest(body, body[1:]):
         if not isinstance(item, ast.AnnAssign) or item.target.id.startswith("_"):
+            continue
+        if item.target.id in besides:
             continue
         text = ""
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):

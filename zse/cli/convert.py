@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
@@ -15,12 +14,15 @@ from zse.cli.mixed_plan import describe_plan, plan_json
 from zse.cli.parameters import AllowNoTokenizer, Json, Model, Resume
 from zse.cli.stopping import clean_stop
 from zse.cli.transfer_display import shown_progress
-from zse.errors import UsageError, needing
+from zse.errors import needing
 from zse.units import size_text
 
 if TYPE_CHECKING:
-    from zse.quantize.mixed.plan import Budget, MixedPlan
-    from zse.quantize.report import ConversionReport
+    from collections.abc import Callable
+
+    from zse.quantize.mixed.plan import MixedPlan
+    from zse.quantize.options import ConversionOptions
+    from zse.quantize.report import ConversionProgress, ConversionReport
 
 Out = Annotated[
     str, Option("-o", "--out", metavar="OUT", help="The file: a path or s3://bucket/key.")
@@ -137,83 +139,58 @@ def command(
     is replaced only with --force.
     """
     with needing("convert", "converting a checkpoint"):
-        from zse.quantize.convert import convert_model
-        from zse.quantize.place_of_work import choose_device
-    size = int(group_size) if group_size else None
+        from zse.quantize.options import ConversionOptions
+    options = ConversionOptions(
+        quantization=quant,
+        group_size=int(group_size) if group_size else None,
+        attention=attention,
+        lm_head=lm_head,
+        revision=revision,
+        tokenizer=tokenizer,
+        chat_template=chat_template,
+        allow_no_tokenizer=allow_no_tokenizer,
+        calibrate=calibrate,
+        target_bits=target_bits,
+        target_gib=target_gib,
+        merge_lora=merge_lora or (),
+        medusa=medusa,
+        device=device,
+        resume=resume,
+        force=force,
+    )
     if dry_run:
-        texts = {
-            "tokenizer": tokenizer,
-            "chat_template": chat_template,
-            "allow_no_tokenizer": allow_no_tokenizer,
-        }
-        budget = _budget(target_bits, target_gib, quant, size)
-        options = {
-            "lm_head": lm_head,
-            "revision": revision,
-            "calibrate": calibrate,
-            "device": choose_device(device),
-        }
-        plan = _planned(model, budget, texts, options)
+        plan = _planned(model, options)
         typer.echo(json.dumps(plan_json(plan)) if as_json else describe_plan(plan))
         return
-    with clean_stop(), shown_progress() as show:
-        report = convert_model(
-            model,
-            out,
-            quant,
-            group_size=size,
-            attention=attention,
-            lm_head=lm_head,
-            revision=revision,
-            tokenizer=tokenizer,
-            chat_template=chat_template,
-            allow_no_tokenizer=allow_no_tokenizer,
-            calibrate=calibrate,
-            target_bits=target_bits,
-            target_gib=target_gib,
-            merge_lora=merge_lora or (),
-            medusa=medusa,
-            device=device,
-            resume=resume,
-            force=force,
-            progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),
-            on_plan=lambda plan: typer.echo(describe_plan(plan), err=True),
-        )
+    report = _converted(model, out, options)
     typer.echo(_summary(report), err=True)
     if as_json:
         typer.echo(json.dumps(asdict(report), sort_keys=True))
 
 
-def _budget(
-    bits: float | None, gib: float | None, quant: str | None, group_size: int | None
-) -> Budget:
-    from zse.quantize.mixed.mix import budget_of
-
-    budget = budget_of(bits, gib, quant, group_size)
-    if budget is None:
-        raise UsageError("--dry-run shows what a target leads to: give --target-bits")
-    return budget
-
-
-def _planned(
-    model: str, budget: Budget, texts: dict[str, Any], options: dict[str, Any]
-) -> MixedPlan:
+def _planned(model: str, options: ConversionOptions) -> MixedPlan:
     from zse.quantize.mixed.dry_run import plan_model
-    from zse.quantize.text_files import TextOptions
     from zse.settings import load_settings
 
-    paths: dict[str, Any] = {
-        name: Path(each) if isinstance(each, str) else each for name, each in texts.items()
-    }
     with clean_stop(), shown_progress() as show:
-        return plan_model(
+        return plan_model(model, options, load_settings(), progress=_shown(show))
+
+
+def _converted(model: str, out: str, options: ConversionOptions) -> ConversionReport:
+    from zse.quantize.convert import convert_with
+
+    with clean_stop(), shown_progress() as show:
+        return convert_with(
             model,
-            budget,
-            load_settings(),
-            texts=TextOptions(**paths),
-            progress=lambda now: show(now.stage, now.done_bytes, now.total_bytes),
-            **options,
+            out,
+            options,
+            progress=_shown(show),
+            on_plan=lambda plan: typer.echo(describe_plan(plan), err=True),
         )
+
+
+def _shown(show: Callable[[str, int, int], None]) -> Callable[[ConversionProgress], None]:
+    return lambda now: show(now.stage, now.done_bytes, now.total_bytes)
 
 
 def _summary(report: ConversionReport) -> str:

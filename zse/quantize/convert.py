@@ -9,26 +9,21 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from zse.models.storage import DEFAULT_QUANTIZATION, Storage
-from zse.quantize.calibrate.support import check_calibrated
-from zse.quantize.calibrate.texts import read_calibration
-from zse.quantize.mixed.mix import Mix, budget_of
+from zse.quantize.options import ConversionFields, ConversionOptions, conversion_options
 from zse.quantize.output import check_destination, deliver, local_target
-from zse.quantize.place_of_work import choose_device
 from zse.quantize.report import ConversionProgress as ConversionProgress
 from zse.quantize.report import ConversionReport as ConversionReport
 from zse.quantize.report import stage
 from zse.quantize.source import resolve_source
-from zse.quantize.text_files import TextOptions
-from zse.quantize.writing import Recipe, convert_source
+from zse.quantize.writing import convert_source
 from zse.settings import load_settings
 from zse.store.overwrite import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
     from zse.quantize.mixed.plan import MixedPlan
 
@@ -38,23 +33,9 @@ def convert_model(
     out: str | Path,
     quantization: str | None = None,
     *,
-    group_size: int | None = None,
-    attention: str = "auto",
-    lm_head: str = "auto",
-    revision: str | None = None,
-    tokenizer: str | Path | None = None,
-    chat_template: str | Path | None = None,
-    allow_no_tokenizer: bool = False,
-    calibrate: str | Path | None = None,
-    target_bits: float | None = None,
-    target_gib: float | None = None,
-    merge_lora: Sequence[str | Path] = (),
-    medusa: str | Path | None = None,
-    resume: bool = False,
-    force: bool = False,
     progress: Callable[[ConversionProgress], None] | None = None,
     on_plan: Callable[[MixedPlan], None] | None = None,
-    device: str = "auto",
+    **options: Unpack[ConversionFields],
 ) -> ConversionReport:
     """Convert a Hugging Face checkpoint to a .zse file.
 
@@ -64,29 +45,10 @@ def convert_model(
         out: A path, or ``s3://bucket/key``.
         quantization: ``int4``, ``int3``, ``int2``, ``nf4``, ``nl4``, ``mxfp4``, ``int8``, ``fp16``
             or ``bf16``; None means ``int4``, and for a checkpoint that came quantized what it has.
-        group_size: 128, 64 or 32 (int4, nf4), 64 or 32 (int3, int2), 32 or 16 (nl4); None means 128
-            for int4, 64 for int3 and nf4, 32 for int2, 16 for nl4.
-        attention: Of what makes queries, keys and values: ``int8``, ``same`` as other linear
-            layers, or ``auto``: INT8 beside ``int4`` without a group size, where it is small.
-        lm_head: ``auto``, ``int8``, ``fp16`` or ``bf16``.
-        revision: Branch, tag or commit of a hub id.
-        tokenizer: Folder whose tokenizer is taken instead of the checkpoint's own.
-        chat_template: Jinja file that is taken instead of the tokenizer's own template.
-        allow_no_tokenizer: Convert a checkpoint that has none.
-        calibrate: File with a text that the model reads, so that codes are chosen by what it makes
-            of it: plain text, or JSON lines of messages (``.jsonl``); ``sample`` is one that zse
-            brings.
-        target_bits: Mean bits of a weight of linear layers: each gets a scheme of its own, as its
-            errors count. ``quantization`` and ``group_size`` are left out then.
-        target_gib: The same, by the size of the whole file.
-        merge_lora: Folders of LoRA adapters in PEFT's form, which are added to the weights.
-        medusa: Folder of Medusa's heads, which are kept in the file and guess tokens if asked to.
-        resume: Go on with what a killed run left, and keep what is done if this run fails.
-        force: Replace what ``out`` names, and write inside the checkpoint's folder.
         progress: Called after each chunk.
         on_plan: Called with the schemes under a target, before anything is written.
-        device: Where schemes are computed: ``cpu``, ``cuda`` or ``cuda:N``; ``auto`` is a GPU where
-            torch sees one.
+        options: Everything else: the fields of ``zse.quantize.options.ConversionOptions``, such as
+            ``group_size``, ``tokenizer``, ``calibrate``, ``target_bits``, ``resume`` and ``force``.
 
     Returns:
         Sizes, digests, schemes and warnings.
@@ -103,40 +65,30 @@ def convert_model(
         DeviceError: The GPU has too little free memory.
         StoreError: The upload failed.
     """
+    asked = conversion_options(quantization, **options)
+    return convert_with(model, out, asked, progress=progress, on_plan=on_plan)
+
+
+def convert_with(
+    model: str | Path,
+    out: str | Path,
+    options: ConversionOptions,
+    *,
+    progress: Callable[[ConversionProgress], None] | None = None,
+    on_plan: Callable[[MixedPlan], None] | None = None,
+) -> ConversionReport:
+    """Convert a checkpoint as these options say; else as ``convert_model``."""
     settings = load_settings()
-    budget = budget_of(target_bits, target_gib, quantization, group_size)
-    storage = Storage(
-        quantization=(quantization or DEFAULT_QUANTIZATION).lower(),
-        group_size=group_size,
-        attention=attention.lower(),
-        lm_head=lm_head.lower(),
-        is_default=quantization is None,
-    )
-    if calibrate is not None:
-        check_calibrated(storage.quantization)
-    recipe = Recipe(
-        storage=storage,
-        texts=TextOptions(
-            tokenizer=_path(tokenizer),
-            chat_template=_path(chat_template),
-            allow_no_tokenizer=allow_no_tokenizer,
-        ),
-        calibration=None if calibrate is None else read_calibration(calibrate),
-        mix=None if budget is None else Mix(budget, on_plan or (lambda _plan: None)),
-        adapters=tuple(Path(folder).expanduser() for folder in merge_lora),
-        medusa=_path(medusa),
-        threads=settings.serve.load.device.threads,
-        device=choose_device(device),
-    )
+    recipe = options.recipe(on_plan, threads=settings.serve.load.device.threads)
     notify = progress or (lambda _now: None)
     started = time.monotonic()
     destination = check_destination(out, settings)
     # A checkpoint may take an hour to come.
-    check_output(destination, settings, force=force)
+    check_output(destination, settings, force=options.force)
     source = resolve_source(
         model,
         settings,
-        revision=revision,
+        revision=options.revision,
         check=recipe.texts.check_names,
         progress=stage(notify, "fetch"),
     )
@@ -144,12 +96,12 @@ def convert_model(
         check_output(
             destination,
             settings,
-            force=force or not destination.is_local,
+            force=options.force or not destination.is_local,
             inputs=source.files() + recipe.texts.files(),
             folder=source.folder,
         )
         with local_target(destination, settings.cache_dir) as target:
-            written = convert_source(source, target, recipe, resume=resume, progress=notify)
+            written = convert_source(source, target, recipe, resume=options.resume, progress=notify)
             sha256 = deliver(target, destination, settings, notify)
             return ConversionReport(
                 path=destination.url,
@@ -159,7 +111,3 @@ def convert_model(
                 tensors=sum(written.schemes.values()),
                 **asdict(written),
             )
-
-
-def _path(text: str | Path | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
