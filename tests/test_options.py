@@ -62,12 +62,12 @@ def test_gpus_without_ranks_are_refused_by_name() -> None:
     assert load_options(gpus="1,0", tensor_parallel=2).ranks.gpus == "1,0"
 
 
-@pytest.mark.parametrize("wide", ["exact_activations", "deterministic"])
-def test_products_of_eight_bits_are_refused_by_name_where_they_would_be_of_sixteen(wide) -> None:
-    flag = f"--{wide.replace('_', '-')}"
-    with pytest.raises(UsageError, match=f"prefill-precision is 8, which {flag}"):
-        load_options(prefill_precision="8", **{wide: True})
-    assert load_options(prefill_precision="16", **{wide: True}).device.prefill_precision == "16"
+def test_products_of_eight_bits_are_refused_by_name_where_they_would_be_of_sixteen() -> None:
+    with pytest.raises(UsageError, match="prefill-precision is 8, which --exact-activations"):
+        load_options(prefill_precision="8", exact_activations=True)
+    for precision in ("8", "16"):
+        options = load_options(prefill_precision=precision, deterministic=True)
+        assert options.device.prefill_precision == precision
 
 
 def test_what_others_are_held_against_is_loaded_whatever_precision_was_asked_for() -> None:

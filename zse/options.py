@@ -66,7 +66,7 @@ class DeviceOptions(Checked):
     prefill_precision: str = described(
         "auto",
         "Bits in which a GPU reads prompts of more than 256 tokens, with quantized weights; auto "
-        "is 8, but 16 for encoders and with --exact-activations or --deterministic",
+        "is 8, but 16 for encoders and with --exact-activations",
         choices=PREFILL_PRECISIONS,
     )
     prefill_weights: str = described(
@@ -84,15 +84,11 @@ class DeviceOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wide = {
-            "--exact-activations": self.exact_activations,
-            "--deterministic": self.deterministic,
-        }
-        given = next((name for name, is_given in wide.items() if is_given), None)
-        if given is not None and self.prefill_precision == "8":
+        if self.exact_activations and self.prefill_precision == "8":
             raise UsageError(
-                f"--prefill-precision is 8, which {given} excludes: its products are of 16 bits",
-                hint=f"Leave out --prefill-precision, or {given}.",
+                "--prefill-precision is 8, which --exact-activations excludes: its products are of "
+                "16 bits",
+                hint="Leave out --prefill-precision, or --exact-activations.",
             )
 
     @property

@@ -50,6 +50,9 @@ class DeviceUsed:
     """What of it is used: ``AVX2``, ``sm_90``."""
     threads: int = 0
     """CPU threads that compute; 0 on a GPU."""
+    weights_alone: str = ""
+    """Which weights rows read where all are computed alone, ``turned`` or ``stored`` ones: their
+    bits follow from it. Empty where a device has one form."""
 
     def __str__(self) -> str:
         threads = f", threads: {self.threads}" if self.threads else ""

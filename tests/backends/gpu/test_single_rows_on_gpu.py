@@ -30,6 +30,7 @@ SHAPE: dict[str, Any] = {
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("qwen2", "int4", {}, {}),
     ("qwen2", "int4", {}, {"kv_dtype": "int8"}),
+    ("qwen2", "int4", {}, {"prefill_precision": "16"}),
     ("qwen2", "int4", {}, {"exact_activations": True}),
     ("llama", "nf4", {}, {}),
     ("llama", "int8", {}, {}),

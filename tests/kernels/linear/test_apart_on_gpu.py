@@ -10,7 +10,11 @@ from kernels_on_gpu import KernelsOnGpu, kernels_on_gpu
 
 from zse.kernels.layout import Quantized, Turned
 from zse.kernels.linear.launch import linear
-from zse.kernels.linear.launch_8bit import linear_8bit_split, splits_of_turned
+from zse.kernels.linear.launch_8bit import (
+    linear_8bit_alike,
+    linear_8bit_split,
+    splits_of_turned,
+)
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import LinearWeight
 
@@ -58,6 +62,29 @@ def test_splits_of_turned_rows_add_up_to_the_product(
     found = device.read(room, torch.float32, splits, tokens, rows).sum(0)
     wanted = (values.float() @ weights.float().T) * token_scales * row_scales.T
     assert relative_error(found, wanted) <= 1e-5
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(784, 1536), (3584, 3584), (1024, 8192)])
+def test_a_token_has_the_same_bits_among_any_number_of_tokens(
+    device: KernelsOnGpu, rows: int, columns: int
+) -> None:
+    (values, token_scales), (weights, row_scales) = (
+        codes_and_scales(count, columns) for count in (2500, rows)
+    )
+    codes_at, scales_at = device.send(values), device.send(token_scales)
+    kept = Turned(
+        rows=rows, columns=columns, codes=device.send(weights), scales=device.send(row_scales)
+    )
+    matrix = LinearWeight(scheme="int8", rows=rows, columns=columns, weights=0)
+    splits = splits_of_turned(rows, columns, 128, device.launcher.device)
+    found = {}
+    for tokens in (1, 7, 64, 65, 128, 129, 256, 600, 2500):
+        inputs = Turned(rows=tokens, columns=columns, codes=codes_at, scales=scales_at)
+        room = device.room(splits * tokens * rows * 4).address
+        linear_8bit_alike(device.launcher, matrix, inputs, room, "fp32", kept=kept, splits=splits)
+        found[tokens] = device.read(room, torch.float32, splits, tokens, rows)
+    for tokens, sums in found.items():
+        assert sums.equal(found[2500][:, :tokens]), tokens
 
 
 @pytest.mark.parametrize("rows", [65, 128, 200])

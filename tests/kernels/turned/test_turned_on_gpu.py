@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.gpu
 
 COLUMNS = 256
+ALIKE = (1, 7, 64, 65, 128, 200, 600)
+"""Tokens of steps in which the first ones are to have the same bits."""
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,30 @@ def test_gates_are_the_references_whoever_takes_the_last_groups(
     expected = gated(product)
     most = expected.abs().amax(-1, keepdim=True)
     assert ((found - expected).abs() <= most * 0.01).all()
+
+
+def test_gates_that_are_made_for_as_many_tokens_have_the_bits_of_each_alone(
+    device: KernelsOnGpu, gates: tuple[Turned, torch.Tensor, torch.Tensor]
+) -> None:
+    weights = gates[0]
+    width = weights.rows // 2
+    if not takes_gates(width, device.launcher.device.target):
+        pytest.skip("gates of this architecture are no product's")
+    values = torch.randint(-127, 128, (ALIKE[-1], COLUMNS), dtype=torch.int8)
+    scales = (torch.rand(ALIKE[-1]) + 0.5) * 2e-2
+    codes_at, scales_at = device.send(values), device.send(scales)
+    found = {}
+    for tokens in ALIKE:
+        inputs = Turned(rows=tokens, columns=COLUMNS, codes=codes_at, scales=scales_at)
+        room = device.room(gates_bytes(tokens, width))
+        output = turned_at(device.room(turned_bytes(tokens, width)).address, tokens, width)
+        turned_gates(device.launcher, inputs, weights, room.address, made_for=128)
+        round_gates(device.launcher, room.address, output, made_for=128)
+        found[tokens] = (
+            device.read(output.codes, torch.int8, tokens, width),
+            device.read(output.scales, torch.float32, tokens),
+        )
+    codes, steps = found[ALIKE[-1]]
+    for tokens in ALIKE:
+        assert found[tokens][0].equal(codes[:tokens]), tokens
+        assert found[tokens][1].equal(steps[:tokens]), tokens

@@ -59,7 +59,10 @@ class GPUBackend(PooledBlocks, MedusaBackend):
     ) -> None:
         self._gpu = gpu
         self.device = DeviceUsed(
-            name=gpu.name, hardware=gpu.info.name, instructions=gpu.info.target
+            name=gpu.name,
+            hardware=gpu.info.name,
+            instructions=gpu.info.target,
+            weights_alone=model.plans.weights_alone,
         )
         self._stream = stream
         self._launcher = launcher
@@ -136,6 +139,7 @@ class GPUBackend(PooledBlocks, MedusaBackend):
 
     def _begin_alone(self) -> tuple[StepMaker, CapturedSteps]:
         self._result_ring.widen(2 * (MOST_UNREAD + 1))
+        self._model.begin_alone()
         launcher, model = self._launcher, self._model
         maker = StepMaker(self._gpu, self._stream, launcher, model, self._memory)
         graphs = CapturedSteps(self._stream, launcher, model, maker, self._receive)

@@ -56,11 +56,12 @@ class Choosing(Products):
         is not turned, reads int8 ones as it does in steps of fewer rows.
         """
         weight, rows = self.ends.head, step.shape.wanted
+        if self._model.plans.deterministic:
+            return step.scratch.plain(rows, weight.columns)
         is_wide = step.rounding == "tokens" and not step.shape.prefill_rows and rows <= MAX_ROWS
         if is_wide and supports_quantized(weight):
             return step.scratch.quantized(rows, weight.columns)
-        can_quantize = not self._model.plans.deterministic
-        return self._form(step, weight, rows, can_quantize=can_quantize)
+        return self._form(step, weight, rows, can_quantize=True)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Choose tokens, or only write the logits of a step with masks, which come later."""

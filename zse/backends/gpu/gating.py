@@ -102,8 +102,9 @@ class Gating(Choosing):
 
         def make_turned(output: Turned) -> None:
             turned = inputs if isinstance(inputs, Turned) else self._turned(step, inputs)
-            turned_gates(step.launcher, turned, kept, step.scratch.sums)
-            round_gates(step.launcher, step.scratch.sums, output)
+            made_for = self._model.plans.turned_alike
+            turned_gates(step.launcher, turned, kept, step.scratch.sums, made_for=made_for)
+            round_gates(step.launcher, step.scratch.sums, output, made_for=made_for)
 
         return make_turned
 
@@ -111,7 +112,8 @@ class Gating(Choosing):
         self, step: Step, joined: Plain, columns: int
     ) -> Callable[[Turned], None] | None:
         """Return what gates a product and turns it; None where two passes are quicker."""
-        if not takes_silu(columns, joined.rows, step.launcher.device.target):
+        rows = self._model.plans.turned_alike or joined.rows
+        if not takes_silu(columns, rows, step.launcher.device.target):
             return None
 
         def make_turned(output: Turned) -> None:

@@ -63,17 +63,26 @@ class KeptWeights:
         if self._block is not None or not self._weights:
             return False
         try:
-            self._block = self._gpu.allocate(self.length_bytes)
+            self.hold()
         except DeviceError as error:
             if not error.is_out_of_memory:
                 raise
             self._weights, self._missing = [], []
-            return True
+        return True
+
+    def hold(self) -> None:
+        """Have the memory from now on, because steps cannot do without.
+
+        Raises:
+            DeviceError: It is gone.
+        """
+        if self._block is not None:
+            return
+        self._block = self._gpu.allocate(self.length_bytes)
         address = self._block.address
         for weight in self._weights:
             self._turned[weight.weights] = turned_at(address, weight.rows, weight.columns)
             address += turned_bytes(weight.rows, weight.columns)
-        return True
 
     def make(self, launcher: Launcher, maxima: RowMaxima) -> None:
         """Have those turned that are not yet, in the launcher's stream; maxima are found.

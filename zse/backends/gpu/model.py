@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from array import array
 from contextlib import contextmanager
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions
     from zse.stream.placement import Placement
+
+_LOG = logging.getLogger("zse.backends.gpu")
 
 
 @record
@@ -138,6 +141,8 @@ class DeviceModel:
         self.row_maxima = RowMaxima(gpu, self.stayed_matrices)
         self.kept_weights = KeptWeights(gpu, (), 0)
         self._has_arrived = False
+        self._holds_turned = False
+        """Whether rows are computed alone by kept weights, whose bits would be others without."""
         self.adapters = adapter_pool_of(gpu, spec, options.lora)
 
     @property
@@ -163,9 +168,48 @@ class DeviceModel:
             self.plans = self._usual_plans
 
     def keep_turned(self, limit_bytes: int) -> None:
-        """Keep weights turned for prompts, once one comes, in at most so many bytes."""
+        """Keep weights turned for prompts, once one comes, in at most so many bytes.
+
+        Where the bits of all rows may depend on nothing else it is decided here, once, whether they
+        are multiplied with turned weights: with all of them, or with none.
+        """
         self.kept_weights = KeptWeights(self._gpu, self.stayed_matrices, limit_bytes)
         self._has_arrived = False
+        plans = self.plans
+        if plans.deterministic:
+            plans.keep_turned(self._keeps_all(plans))
+            if not plans.turns_all:
+                self.kept_weights = KeptWeights(self._gpu, (), 0)
+
+    def hold_turned(self) -> None:
+        """Take the memory of kept weights now, where all steps read them, and say what they read.
+
+        Raises:
+            DeviceError: It is gone.
+        """
+        self._holds_turned = self.plans.turns_all
+        if self._holds_turned:
+            self.kept_weights.hold()
+        if self.plans.deterministic:
+            _tell_form(self.plans)
+
+    def begin_alone(self) -> None:
+        """Decide, before the first row is computed alone beside others, what such rows read.
+
+        Kept weights are not given back from here on if it is these: as on a server that computes
+        all rows so.
+        """
+        alone = self._usual_plans.alone
+        if self._keeps_all(alone):
+            self.prepare_kept()
+            alone.keep_turned(self._keeps_all(alone))
+        self._holds_turned |= alone.turns_all
+        _tell_form(alone)
+
+    def _keeps_all(self, plans: StepPlans) -> bool:
+        """Whether all matrices are kept that some steps would multiply turned."""
+        is_whole = self.collectives is None and self.flow is None
+        return is_whole and 0 < len(plans.turned_matrices) == self.kept_weights.count
 
     def note_arrived(self) -> None:
         """Let steps of fewer rows read kept weights from when all weights are there."""
@@ -178,19 +222,29 @@ class DeviceModel:
 
         Of weights that are on their way it is made layer by layer, as they come.
         """
-        if self.kept_weights.take():
-            self._note_kept()
+        self.prepare_kept()
         self.passes.turn(Turning(self.row_maxima, self.kept_weights), launcher)
 
+    def prepare_kept(self) -> None:
+        """Take the memory of kept weights, the first time."""
+        if self.kept_weights.take():
+            self._note_kept()
+
     def give_up_turned(self) -> bool:
-        """Give back what is kept of turned weights, for good; whether there was some."""
+        """Give back what is kept of turned weights, for good; whether there was some.
+
+        They stay where rows are computed alone by them, which would have other bits without.
+        """
+        if self._holds_turned:
+            return False
         given = self.kept_weights.give_up()
         self._note_kept()
         return given
 
     def _note_kept(self) -> None:
         plans = self._usual_plans
-        plans.keep_turned(0 < len(plans.turned_matrices) == self.kept_weights.count)
+        if not plans.deterministic:  # else it was decided when the model was opened
+            plans.keep_turned(0 < len(plans.turned_matrices) == self.kept_weights.count)
 
     @cached_property
     def unlike_layers(self) -> frozenset[int]:
@@ -374,3 +428,8 @@ class DeviceModel:
         if group := step.cache.group_of[layer]:
             address = step.inputs.window_tables + 4 * (group - 1) * shape.table_blocks
         return BlockTables(address=address, stride=shape.table_stride)
+
+
+def _tell_form(plans: StepPlans) -> None:
+    text = "rows that are computed alone read %s weights: their bits follow from it"
+    _LOG.info(text, plans.weights_alone)

@@ -232,12 +232,15 @@ def _share_out(
         adapters=0 if model.adapters is None else model.adapters.length_bytes,
     )
     if model.passes.looks_ahead:  # else memory is short
-        budget = replace(budget, kept=_keep_turned(model, budget, layout, options))
+        kept = _keep_turned(model, budget, layout, options)
+        scratch = model.plans.largest_scratch_bytes() + shared_bytes
+        budget = replace(budget, kept=kept, scratch=scratch)
     layout = limited(layout, budget, options)
     num_blocks = choose_num_blocks(budget, layout, model.spec, options)
     if part is not None:
         num_blocks, groups = agreed(part.link, num_blocks, layout.groups)
         layout = replace(layout, groups=groups)
+    model.hold_turned()
     return DeviceMemory(
         sequences=SequenceMemory(
             cache=KVPool(arrival.gpu, layout, layout.groups.num_blocks(num_blocks)),

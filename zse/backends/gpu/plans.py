@@ -25,6 +25,7 @@ from zse.backends.gpu.scratch import (
     ScratchSizes,
     activation_bytes,
 )
+from zse.backends.gpu.turned_rows import turns_matrices
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.operations import is_attention
 from zse.backends.single import all_single
@@ -35,7 +36,7 @@ from zse.kernels.attention.context import aligned_blocks, context_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import context_queries, decode_tile
 from zse.kernels.linear.launch_8bit import splits_of_turned, takes_8bit, turned_bytes
-from zse.kernels.linear.plan import plan_any_rows, plan_linear
+from zse.kernels.linear.plan import ANY_ROWS, plan_any_rows, plan_linear
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.workspace import workspace_bytes
 from zse.option import with_values
@@ -118,6 +119,7 @@ class StepPlans:
         any_rows = ANY_ROWS_ATTENTION if self.deterministic else 0
         self.latents = latent_plans_of(spec, facts, self.max_context, any_rows=any_rows)
         self._tuning = tuning
+        self._turns = turns_matrices(spec, options)
         self._turns_fewer = False
         self._plans: dict[tuple[object, ...], LinearPlan] = {}
         self.mixtures = mixture_plans_of(spec, linears, self)
@@ -190,6 +192,8 @@ class StepPlans:
         """Return how activations of a step may be rounded."""
         if self._options.device.exact_activations:
             return "none"
+        if self.turns_all:
+            return "tokens"
         if self.widens(shape.rows):
             return "tokens" if self._turns else "none"
         if self._turns_fewer and shape.rows > TURNED_ROWS:
@@ -203,27 +207,31 @@ class StepPlans:
             self._turns_fewer = not self._turns_fewer
             self.scratch.cache_clear()
 
+    @property
+    def turns_all(self) -> bool:
+        """Whether rows whose bits depend on nothing else are all turned, however many there are."""
+        return self.deterministic and self._turns_fewer
+
+    @property
+    def weights_alone(self) -> str:
+        """Which weights rows read whose bits depend on nothing else; empty where theirs may."""
+        return ("turned" if self.turns_all else "stored") if self.deterministic else ""
+
+    @property
+    def turned_alike(self) -> int:
+        """Rows that all steps with turned ones are computed like; 0 where forms follow the rows."""
+        return ANY_ROWS if self.turns_all else 0
+
     def turned_splits(self, weight: LinearWeight, rows: int) -> int:
         """Return how many summands a product of turned rows leaves; one of matrices not kept."""
         if not self._turns_fewer:
             return 1
+        rows = self.turned_alike or rows
         return splits_of_turned(weight.rows, weight.columns, rows, self.facts)
-
-    @property
-    def _turns(self) -> bool:
-        """Whether products of many rows may be of 8 bits.
-
-        Vectors of texts are compared, not sampled from: an encoder stays in 16 bits unless asked.
-        """
-        device = self._options.device
-        if device.exact_activations or self.deterministic:
-            return False
-        wanted = {"8": True, "16": False}
-        return wanted.get(device.prefill_precision, not self._spec.is_encoder)
 
     def _filled_rows(self, most_rows: int) -> int:
         """Return how many rows a step with prompts best has, of so many that it may have."""
-        if self.mixtures:  # experts share the rows, nobody knows how
+        if self.mixtures or self.deterministic:  # experts share the rows, nobody knows how
             return most_rows
         shapes = [(weight.rows, weight.columns) for weight in self.turned_matrices]
         return filled_rows(shapes, self.facts, most_rows)

@@ -8,6 +8,7 @@ from zse.kernels.layout import Activation, Partials, Plain, Turned
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.launch_8bit import (
     linear_8bit,
+    linear_8bit_alike,
     linear_8bit_split,
     takes_8bit,
     turn_activations,
@@ -222,12 +223,11 @@ class Products:
         element: str,
         splits: int = 1,
     ) -> None:
-        kept = self._model.kept_weights.of(weight)
-        if splits > 1 or not self._model.plans.widens(inputs.rows):
+        kept, plans = self._model.kept_weights.of(weight), self._model.plans
+        if splits > 1 or not plans.widens(inputs.rows):
             assert kept is not None, "few rows are turned where all matrices are kept"
-            linear_8bit_split(
-                step.launcher, weight, inputs, address, element, kept=kept, splits=splits
-            )
+            multiply = linear_8bit_alike if plans.turns_all else linear_8bit_split
+            multiply(step.launcher, weight, inputs, address, element, kept=kept, splits=splits)
             return
         linear_8bit(
             step.launcher,

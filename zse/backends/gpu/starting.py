@@ -118,16 +118,16 @@ class StartingBackend(GPUOperations):
 
         options, maker = self._model.options.batch, self._maker
         most = options.max_sequences
-        if not maker.reads_prompts:
-            # More rows read weights that are kept turned, which short prompts never need.
-            most = min(most, TURNED_ROWS)
-        else:
+        if maker.reads_prompts:
             for answers, rows in idle.steps_to_rehearse(maker.patterns, options):
                 maker.patterns.rehearsed.add((answers, rows))
                 for fewer in idle.UNLIKE_ROWS:
                     if maker.rehearse_beside(answers, rows - fewer, work):
                         break  # its pattern is known
                 return True
+        elif not self._model.plans.turns_all:
+            # More rows read weights that are kept turned, which short prompts never need.
+            most = min(most, TURNED_ROWS)
         for key in idle.keys_to_capture(self._graphs, most):
             self._graphs.captured(key, work, self.choose)
             return True

@@ -27,6 +27,8 @@ def binding_of(header: ZSEHeader, runner: ModelRunner, device: DeviceOptions) ->
     if device.exact_activations:
         roundings.append("exact activations")
     roundings.append(f"prefill precision {device.prefill_precision}")
+    if alone := runner.device.weights_alone:
+        roundings.append(f"{alone} weights")
     return PrefixBinding(
         model=_model_digest(header, runner),
         layout=images.layout,

@@ -180,6 +180,55 @@ def linear_8bit_split(
     )
 
 
+def linear_8bit_alike(
+    launcher: Launcher,
+    weight: LinearWeight,
+    inputs: Turned,
+    outputs_address: int,
+    output_type: str,
+    *,
+    kept: Turned,
+    splits: int,
+) -> None:
+    """Multiply any number of tokens with a matrix [N, K] that is kept turned.
+
+    The bits of a token depend on no number of tokens: sums of integers are exact, and each split
+    is scaled and then added in one order. Only the splits may not follow the tokens; the form may.
+
+    Args:
+        inputs: Activations [T, K].
+        outputs_address: Where [splits, T, N] goes.
+        output_type: ``fp32``, or ``bf16`` of one split.
+        kept: What ``turn_matrix`` wrote.
+        splits: The same for every number of tokens.
+    """
+    form = _form_alike(output_type, weight.rows, inputs.rows, splits, launcher.device)
+    _launch_product(
+        launcher, form, weight, inputs, kept, outputs_address, weight.rows, splits=splits
+    )
+
+
+@lru_cache(maxsize=1024)  # as for ``_quickest``
+def _form_alike(
+    output_type: str, rows: int, tokens: int, splits: int, device: DeviceFacts
+) -> Variant:
+    """Return the form whose tiles of a matrix end first, where each is shared by so many programs.
+
+    Of two tiles of tokens programs are few enough to have a multiprocessor each, or none has one.
+    """
+    usual = matmul_8bit_split(output_type, tokens)
+    if tokens <= TILE_TOKENS:
+        return usual
+    deep = matmul_8bit_deep()
+    is_alone = _tiles(deep, rows, tokens) * splits <= device.multiprocessors
+    if output_type == "fp32" and is_alone and deep.suits(device.target):
+        return deep
+    forms = matmul_8bit_forms(output_type, apart=device.target in MATMUL_8BIT_APART.targets)
+    return min(
+        forms, key=lambda form: _rounds_of(form, rows, tokens, device.multiprocessors, splits)
+    )
+
+
 def splits_of_turned(rows: int, columns: int, tokens: int, device: DeviceFacts) -> int:
     """Return how many programs share a tile of a matrix of few rows, for fewer tokens."""
     _, splits = _form_of_splits("fp32", rows, columns, tokens, device)
@@ -281,9 +330,9 @@ def _quickest(output_type: str, rows: int, tokens: int, processors: int, apart: 
     return min(forms, key=lambda form: _rounds_of(form, rows, tokens, processors))
 
 
-def _rounds_of(form: Variant, rows: int, tokens: int, processors: int) -> float:
+def _rounds_of(form: Variant, rows: int, tokens: int, processors: int, splits: int = 1) -> float:
     """Return how long a form takes, in times of a tile of the form without rounds."""
-    tiles = _tiles(form, rows, tokens)
+    tiles = _tiles(form, rows, tokens) * splits
     if form.kernel is MATMUL_8BIT_APART:
         return -(-tiles // processors) * STAYING_ROUNDS
     return tiles / processors

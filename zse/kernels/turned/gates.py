@@ -59,6 +59,7 @@ def turned_gates(
     weights: Turned,
     address: int,
     *,
+    made_for: int = 0,
     tuned: Variant | None = None,
 ) -> None:
     """Leave silu(gate) * up of a joined matrix [2 * width, K], turned, for ``round_gates``.
@@ -67,11 +68,13 @@ def turned_gates(
         inputs: Activations [T, K].
         weights: The matrix, rows of gates, then rows of ups: what ``turn_matrix`` wrote.
         address: Where ``gates_bytes`` are.
+        made_for: Tokens that columns are divided for, where the bits of a token may not depend on
+            how many there are; 0 divides them for these.
         tuned: Another compiled form to use, when forms are compared.
     """
     width = weights.rows // 2
     groups = width // ACTIVATION_GROUP
-    tiles = gates_tiles(groups, inputs.rows, launcher.device.multiprocessors)
+    tiles = gates_tiles(groups, made_for or inputs.rows, launcher.device.multiprocessors)
     programs = -(-inputs.rows // GATES_TOKENS) * tiles
     launcher.launch(
         tuned or gates_variant(extra=GATES_EXTRA if tiles < groups else 0),
@@ -90,11 +93,16 @@ def turned_gates(
 
 
 def round_gates(
-    launcher: Launcher, address: int, output: Turned, *, tuned: Variant | None = None
+    launcher: Launcher,
+    address: int,
+    output: Turned,
+    *,
+    made_for: int = 0,
+    tuned: Variant | None = None,
 ) -> None:
     """Round what ``turned_gates`` left at an address; it may lie where that one's inputs were."""
     groups = output.columns // ACTIVATION_GROUP
-    tiles = gates_tiles(groups, output.rows, launcher.device.multiprocessors)
+    tiles = gates_tiles(groups, made_for or output.rows, launcher.device.multiprocessors)
     rest = next((held for held in (0, *REST_GROUPS) if held >= groups - tiles), 0)
     form = tuned or round_variant(rest=rest)
     turned_columns = tiles * ACTIVATION_GROUP
