@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--kernels", default=load_settings().serve.load.device.kernels)
     parser.add_argument("--kv-dtype", default="auto")
     parser.add_argument("--exact-activations", action="store_true")
+    parser.add_argument("--deterministic", action="store_true")
     options = parser.parse_args()
     blocks = (options.context + options.prompt) // 32 + 2
     runner = load_runner(
@@ -76,6 +77,7 @@ def main() -> None:
             kernels=options.kernels,
             kv_dtype=options.kv_dtype,
             exact_activations=options.exact_activations,
+            deterministic=options.deterministic,
         ),
         cache_dir=load_settings().cache_dir,
     )
