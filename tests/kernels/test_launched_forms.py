@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from gpu_facts import A100, H200, L4
 from recorded_launches import TABLES, Recorder, output, packed, sums
 
+from zse.device.known_gpus import A100, H200, L4
 from zse.kernels.attention import variants as attention_forms
 from zse.kernels.attention.context import (
     Context,
