@@ -15,6 +15,7 @@ from penalized_steps import decode_with_penalties
 from random_files import BIASES, LAYER_NORMS, SCALES, write_random_file
 
 from zse.backends.types import PENDING_TOKEN, SampledToken, SequenceChunk, StepBatch, kind_of
+from zse.kernels.linear.launch_8bit import multiply_kept
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner
 from zse.options import load_options
@@ -293,6 +294,33 @@ def test_steps_of_fewer_rows_read_kept_weights_too_in_graphs_and_after_they_are_
         for turned, plain in zip(answers[False, 1], answers[True, 1], strict=True):
             for (_, score), (_, other) in zip(turned[0].top, plain[0].top, strict=True):
                 assert score == pytest.approx(other, abs=5e-2)
+
+
+def test_the_head_is_read_turned_by_decode_steps_that_read_all_else_so(make_pair, monkeypatch):
+    monkeypatch.setattr("zse.backends.gpu.plans.TURNED_ROWS", 1)
+    path, read = make_pair("qwen2", "int4", **{**SHAPE, "vocab_size": 96}).path, []
+
+    def note(launcher, weight, inputs, *args, **kwargs):
+        read.append((weight.rows, inputs.rows))
+        multiply_kept(launcher, weight, inputs, *args, **kwargs)
+
+    monkeypatch.setattr("zse.backends.gpu.choosing.multiply_kept", note)
+    scores = {}
+    for kept in ("keep", "make"):
+        with closing(open_runner(path, prefill_weights=kept)) as runner:
+            prompts = [chunk(PROMPT, 0), chunk([9, 8, 7], 0, slot=1, blocks=(4, 0))]
+            runner.execute(StepBatch(chunks=prompts, sampling=[[greedy()]] * 2))
+            assert not read  # behind prompts 16 bits are read
+            chunks = [chunk([5], len(PROMPT)), chunk([6], 3, slot=1, blocks=(4, 0))]
+            rows = [[replace(greedy(1), logprobs=4)]] * 2
+            found = runner.execute(StepBatch(chunks=chunks, sampling=rows))
+            scores[kept] = [dict(answer[0].top) for answer in found]
+            assert set(read) == ({(runner.vocab_size, 2)} if kept == "keep" else set())
+            read.clear()
+    for turned, usual in zip(scores["keep"], scores["make"], strict=True):
+        both = turned.keys() & usual.keys()
+        assert len(both) >= 2
+        assert all(turned[token] == pytest.approx(usual[token], abs=5e-2) for token in both)
 
 
 def test_a_prompt_is_prepared_behind_a_captured_step_of_weights_that_are_there(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from attention_models import beside, mixed, told
 from family_shapes import shape_of
+from gpu_facts import H200
 
 from zse.backends.gpu.budget import MARGIN_BYTES, MemoryBudget
 from zse.backends.gpu.graphs import bucket_of
@@ -26,7 +27,6 @@ from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.backends.kv_groups import KVGroups, groups_of
 from zse.backends.states import states_of, with_states_that_fit
 from zse.backends.types import MAX_DRAFTS
-from zse.device.known_gpus import H200
 from zse.errors import DeviceError
 from zse.kernels.attention.launch import decode_counters_bytes
 from zse.kernels.linear.weight import LinearWeight
@@ -232,6 +232,15 @@ def test_matrices_are_kept_in_order_as_far_as_there_is_room() -> None:
     room = 2 * (1024 * 1024 + 4096)
     assert kept_of([MATRIX] * 3, room) == [MATRIX] * 2
     assert kept_of([MATRIX] * 3, room - 1) == [MATRIX]
+
+
+def test_few_rows_are_turned_only_where_every_matrix_of_the_layers_is_kept() -> None:
+    layers = [replace(MATRIX, weights=256 * number) for number in range(1, 4)]
+    head, room = replace(MATRIX, weights=1 << 20), 3 * (1024 * 1024 + 4096)
+    assert KeptWeights(FullGpu(), layers, room).keeps(layers)
+    assert KeptWeights(FullGpu(), [*layers, head], room).keeps(layers)
+    assert not KeptWeights(FullGpu(), [*layers[1:], head], room).keeps(layers)  # as many of them
+    assert not KeptWeights(FullGpu(), layers, room - 1).keeps(layers)
 
 
 class FullGpu:

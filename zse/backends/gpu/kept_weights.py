@@ -41,10 +41,10 @@ class KeptWeights:
         """Bytes that they take, or will take."""
         return sum(turned_bytes(weight.rows, weight.columns) for weight in self._weights)
 
-    @property
-    def count(self) -> int:
-        """Matrices that are kept, or will be."""
-        return len(self._weights)
+    def keeps(self, weights: Sequence[LinearWeight]) -> bool:
+        """Whether all of some matrices are kept, or will be."""
+        kept = {weight.weights for weight in self._weights}
+        return all(weight.weights in kept for weight in weights)
 
     @property
     def taken_bytes(self) -> int:

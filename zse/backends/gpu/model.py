@@ -135,9 +135,9 @@ class DeviceModel:
         self._counters = gpu.allocate(self.plans.counters_bytes)
         self._row_numbers = gpu.allocate(max(4, self.plans.row_numbers_bytes))
         self.stayed_matrices = [
-            matrix for matrix in self.plans.turned_matrices if passes.stays(matrix)
+            matrix for matrix in self.plans.kept_matrices if passes.stays(matrix)
         ]
-        """Those of long prompts that are always where they are said to be."""
+        """Those read turned that are always where they are said to be."""
         self.row_maxima = RowMaxima(gpu, self.stayed_matrices)
         self.kept_weights = KeptWeights(gpu, (), 0)
         self._has_arrived = False
@@ -209,7 +209,11 @@ class DeviceModel:
     def _keeps_all(self, plans: StepPlans) -> bool:
         """Whether all matrices are kept that some steps would multiply turned."""
         is_whole = self.collectives is None and self.flow is None
-        return is_whole and 0 < len(plans.turned_matrices) == self.kept_weights.count
+        return is_whole and self._keeps_layers(plans)
+
+    def _keeps_layers(self, plans: StepPlans) -> bool:
+        layers = plans.turned_matrices
+        return bool(layers) and self.kept_weights.keeps(layers)
 
     def note_arrived(self) -> None:
         """Let steps of fewer rows read kept weights from when all weights are there."""
@@ -244,7 +248,7 @@ class DeviceModel:
     def _note_kept(self) -> None:
         plans = self._usual_plans
         if not plans.deterministic:  # else it was decided when the model was opened
-            plans.keep_turned(0 < len(plans.turned_matrices) == self.kept_weights.count)
+            plans.keep_turned(self._keeps_layers(plans))
 
     @cached_property
     def unlike_layers(self) -> frozenset[int]:

@@ -63,6 +63,8 @@ TURNED_ROWS = 64
 """Most rows that read stored weights where turned ones are kept: more are bound by unpacking."""
 MOST_CONTEXT_BYTES = 512 << 20
 """Keys and values of one layer that are copied to lines for a step at most."""
+MOST_KEPT = 1 << 31
+"""Numbers of a head that is kept turned: the kernels count so far."""
 _OF_LAYERS = ("layers.", SPARE_PREFIX)
 """How the names of matrices begin whose products lie in scratch; a head that guesses is a layer."""
 WIDENED_BYTES = 128 << 20
@@ -246,6 +248,16 @@ class StepPlans:
             if self._turns and name.startswith("layers.") and name not in stacks
             if takes_8bit(weight)
         ]
+
+    @property
+    def kept_matrices(self) -> Sequence[LinearWeight]:
+        """Those that may be kept turned; the head, which steps of many answers read, is last."""
+        head, layers = self._spec.head, self.turned_matrices
+        if not layers or self.deterministic or head.weight is None or head.rows is not None:
+            return layers
+        weight = self._linears[head.weight.name]
+        is_kept = takes_8bit(weight) and weight.rows * weight.columns < MOST_KEPT
+        return [*layers, weight] if is_kept else layers
 
     def largest_scratch_bytes(self) -> int:
         """Return the scratch memory of the largest step: prefill, or the widest decode."""

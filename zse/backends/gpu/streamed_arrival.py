@@ -202,7 +202,7 @@ def _bytes_beside(
         plans.largest_scratch_bytes()
         + tables
         + sum(layout.block_bytes())
-        + room_for(plans.turned_matrices)
+        + room_for(plans.kept_matrices)
         + states_on_gpu(spec, options).length_bytes
         + options.lora.gpu_bytes
     )

@@ -135,8 +135,7 @@ def linear_8bit(
         UnsupportedModelError: The scratch holds too few rows of the matrix.
     """
     if kept is not None:
-        form = _form_for(launcher, weight.rows, inputs.rows, output_type)
-        _launch_product(launcher, form, weight, inputs, kept, outputs_address, weight.rows)
+        multiply_kept(launcher, weight, inputs, outputs_address, output_type, kept=kept)
         return
     form, slab = _cut(launcher, weight, inputs.rows, output_type, scratch_bytes)
     element_bytes = 4 if output_type == "fp32" else 2
@@ -152,6 +151,20 @@ def linear_8bit(
         turned = Turned(rows=rows, columns=weight.columns, codes=scratch_address, scales=scales)
         at = outputs_address + first * element_bytes
         _launch_product(launcher, form, weight, inputs, turned, at, rows)
+
+
+def multiply_kept(
+    launcher: Launcher,
+    weight: LinearWeight,
+    inputs: Turned,
+    outputs_address: int,
+    output_type: str,
+    *,
+    kept: Turned,
+) -> None:
+    """Do what ``linear_8bit`` does with a matrix that is kept turned, which needs no scratch."""
+    form = _form_for(launcher, weight.rows, inputs.rows, output_type)
+    _launch_product(launcher, form, weight, inputs, kept, outputs_address, weight.rows)
 
 
 def linear_8bit_split(

@@ -1,1 +1,0 @@
-"""Ollama's API: what its requests hold, and how they are answered, line by line."""
