@@ -73,7 +73,7 @@ class DeviceOptions(Checked):
         "auto",
         "Whether a GPU keeps a second copy of the weights, a byte each, to read long prompts "
         "faster, or makes it anew for each step; auto keeps what fits an eighth of the memory that "
-        "the weights leave",
+        "the weights leave. With --deterministic all rows read the copy where it is whole, or none",
         choices=PREFILL_WEIGHTS,
     )
     kernels: str = described(

@@ -138,8 +138,9 @@ def measured(port: int, tokens: int, streams: int) -> dict[str, Any]:
 
 
 def serve_words(options: argparse.Namespace, port: int) -> list[str]:
-    return ["zse.serve", options.model, "--port", str(port), "--deterministic", "--max-context",
-            "2048", "--max-running", str(max(options.streams, 4))]  # fmt: skip
+    return ["zse.serve", options.model, "--port", str(port), "--deterministic",
+            "--prefill-weights", "make", "--max-context", "2048",
+            "--max-running", str(max(options.streams, 4))]  # fmt: skip
 
 
 def device_words(gpus: str) -> list[str]:

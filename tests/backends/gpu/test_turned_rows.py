@@ -54,7 +54,6 @@ def test_rows_alone_are_turned_where_they_go_one_way_in_all_steps() -> None:
         {"prefill_precision": "16"},
         {"exact_activations": True},
         {"lora_gib": 1},
-        {"speculate": "mtp"},
     ]
     for each in others:
         assert not turns_matrices(plain, load_options(deterministic=True, **each)), each

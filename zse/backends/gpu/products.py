@@ -40,8 +40,14 @@ class Products:
         return make(rows, weight.columns)
 
     def _turns(self, step: Step, weight: LinearWeight) -> bool:
-        """Whether a matrix of a step is multiplied turned; what adapters read stays as it is."""
-        return step.rounding == "tokens" and takes_8bit(weight)
+        """Whether a matrix of a step is multiplied turned; what adapters read stays as it is.
+
+        Fewer rows are where it is kept, which matrices of heads that guess are not.
+        """
+        if step.rounding != "tokens" or not takes_8bit(weight):
+            return False
+        model = self._model
+        return model.plans.widens(step.shape.rows) or model.kept_weights.of(weight) is not None
 
     def _normalized(
         self, step: Step, residual: Residual, norm: BoundNorm | None, weight: LinearWeight

@@ -31,15 +31,11 @@ def turns_matrices(spec: ModelSpec, options: LoadOptions) -> bool:
 def _is_plain(spec: ModelSpec, options: LoadOptions) -> bool:
     """Whether rows of a model go one way in all steps where all its matrices are kept turned.
 
-    Rows with adapters are rounded elsewhere than others, experts multiply stored weights, and so do
-    heads that guess.
+    Rows with adapters are rounded elsewhere than others, and experts multiply stored weights.
     """
-    if spec.is_encoder or options.lora.gpu_bytes or options.speculation.speculate in _GUESSING:
+    if spec.is_encoder or options.lora.gpu_bytes:
         return False
     return all(
         layer.experts is None and is_attention(layer.mixer) and layer.mixer.latent is None
         for layer in spec.layers
     )
-
-
-_GUESSING = ("mtp", "medusa")
