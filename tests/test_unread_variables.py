@@ -68,3 +68,12 @@ def test_what_zse_its_tests_or_kubernetes_mean_is_no_typing_error(
 ) -> None:
     monkeypatch.setenv(name, "1")
     assert unread_variables() == ()
+
+
+def test_names_that_are_given_are_looked_at_and_not_those_of_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZSE_APIKEY", "hush")
+    (one,) = unread_variables(["ZSE_PUBLIK", "PATH", "ZSE_PUBLIC"])
+    assert (one.name, one.meant, one.is_guard) == ("ZSE_PUBLIK", "ZSE_PUBLIC", False)
+    refuse_lost_guards(["ZSE_PUBLIK"])

@@ -16,6 +16,7 @@ from zse.settings import Settings, names_like_ours
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Iterable
 
     from zse.option import Option
 
@@ -36,26 +37,35 @@ class UnreadVariable:
 
     @property
     def hint(self) -> str:
-        return f"Did you mean {self.meant}?" if self.meant else "Remove it, or see: zse config show"
+        return (
+            f"Did you mean {self.meant}?" if self.meant else "Remove it, or see `zse config show`."
+        )
 
 
-def unread_variables() -> tuple[UnreadVariable, ...]:
-    """Return the variables that begin as ours do and that nothing here reads, by name.
+def unread_variables(names: Iterable[str] | None = None) -> tuple[UnreadVariable, ...]:
+    """Return the variables that begin as ours do and that nothing here reads.
 
     What our own tests and scripts read (``ZSE_TEST_...``, ``ZSE_REQUIRE_...``) is left out.
+
+    Args:
+        names: Those to look at; by default all of this process.
     """
+    ours = names_like_ours() if names is None else (n for n in names if n.startswith("ZSE_"))
     rows = {name: row for row in options_of(Settings).values() for name in row.variables}
-    unread = [name for name in names_like_ours() if name not in rows and not _is_of_others(name)]
+    unread = [name for name in ours if name not in rows and not _is_of_others(name)]
     return tuple(_unread(name, rows) for name in unread)
 
 
-def refuse_lost_guards() -> None:
+def refuse_lost_guards(names: Iterable[str] | None = None) -> None:
     """See that no variable was meant to hold a key and is read by nothing.
+
+    Args:
+        names: As ``unread_variables`` has them.
 
     Raises:
         BadSettingError: One was.
     """
-    for one in unread_variables():
+    for one in unread_variables(names):
         if one.is_guard:
             raise BadSettingError(
                 f"nothing reads the variable {one.name}, so what it was to guard would be open",

@@ -70,3 +70,14 @@ def test_what_lets_in_from_outside_a_cluster_needs_keys(outside, make_order):
 def test_a_public_endpoint_is_said_to_be_open_to_anyone(target, make_order):
     plan = make_plan(target, make_order(target, is_public=True))
     assert re.search(r"anyone who .*; and the server asks for", lines_of(plan, "access"))
+
+
+def test_a_variable_that_the_server_does_not_read_is_noted_and_a_misspelt_key_is_refused(
+    make_order,
+):
+    plan = make_plan("modal", make_order("modal", env={"ZSE_MAX_CONTEX": "512", "MINE": "1"}))
+    assert "no variable ZSE_MAX_CONTEX: Did you mean ZSE_MAX_CONTEXT?" in plan.to_text()
+    assert "MINE:" not in plan.to_text()
+    misspelt = (SecretUse(variable="ZSE_APIKEYS", secret="keys", key="keys"),)
+    with pytest.raises(UsageError, match="ZSE_APIKEYS"):
+        make_order("modal", secrets=misspelt)

@@ -13,6 +13,7 @@ from zse.option import described, own_options
 from zse.records import record
 from zse.server_options import MAX_PORT
 from zse.store.location import is_address, parse_location
+from zse.unread_variables import refuse_lost_guards
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +75,8 @@ class Order:
     """One deployment, before a platform's words.
 
     Raises:
-        UsageError: A value is out of range or malformed.
+        UsageError: A value is out of range or malformed, or a variable that was to guard the server
+            has a name that nothing reads.
     """
 
     image: str
@@ -130,7 +132,8 @@ class Order:
             )
         object.__setattr__(self, "name", name)
         self._check_numbers()
-        for variable in [*self.env, *(use.variable for use in self.secrets)]:
+        refuse_lost_guards(self.variables)
+        for variable in self.variables:
             if not _VARIABLE.fullmatch(variable):
                 raise UsageError(f"{variable!r} is not the name of an environment variable")
             if variable in _OURS:
@@ -150,10 +153,14 @@ class Order:
             raise UsageError("a volume and a bucket cannot both be mounted at /models")
 
     @property
+    def variables(self) -> list[str]:
+        """The names of what the server's environment is given."""
+        return [*self.env, *(use.variable for use in self.secrets)]
+
+    @property
     def says_who_may_ask(self) -> bool:
         """Whether the server is given API keys, or is told by hand that it needs none."""
-        given = {*self.env, *(use.variable for use in self.secrets)}
-        return bool(given & _ACCESS)
+        return not _ACCESS.isdisjoint(self.variables)
 
     def require_keys(self, why: str) -> None:
         """Refuse to let anyone in by mistake; ``why`` says who could ask otherwise.

@@ -13,9 +13,10 @@ from zse.deploy.settings import Setting, take_settings
 from zse.deploy.tables import target_table
 from zse.errors import UsageError
 from zse.records import record
+from zse.unread_variables import unread_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from zse.deploy.order import Order
     from zse.deploy.plan import Plan
@@ -118,8 +119,13 @@ def make_plan(name: str, order: Order) -> Plan:
         target=name,
         access=f"{plan.access or _access(order, table['access'])}; {_asked(order)}",
         files={**plan.files, RECORD: kept.to_text()},
-        notes=(*plan.notes, *check_image(plan, target)),
+        notes=(*plan.notes, *_unread_notes(order), *check_image(plan, target)),
     )
+
+
+def _unread_notes(order: Order) -> Iterator[str]:
+    for one in unread_variables(order.variables):
+        yield f"the server reads no variable {one.name}: {one.hint}"
 
 
 def _check_abilities(order: Order, cannot: Mapping[str, Mapping[str, str]]) -> None:

@@ -49,7 +49,8 @@ def next_steps(recipe: Recipe, options: BuildOptions, reference: str) -> tuple[N
     steps.append(_run("podman", "--device=nvidia.com/gpu=all", in_podman, recipe, options))
     address = f"http://127.0.0.1:{recipe.port}/v1/chat/completions"
     ask = ["curl", "-s", "--retry", "60", "--retry-delay", "1", "--retry-connrefused", address]
-    steps.append(_step("ask it", *ask, "-H", "content-type: application/json", "-d", _QUESTION))
+    ask += ["-H", "authorization: Bearer KEY", "-H", "content-type: application/json"]
+    steps.append(_step("ask it, with the KEY that its start prints", *ask, "-d", _QUESTION))
     if options.is_pushed:
         model = [options.shown_model_url] if options.model_mode is ModelMode.URL else []
         steps.append(
