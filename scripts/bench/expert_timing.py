@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from expert_cases import Shape, Stack, inputs_of, make_chosen, make_stack
 from gpu_timing import graph_us
-from kernel_variants import grouped_sweep, pair_sweep
+from kernel_variants import direct_sweep, grouped_sweep, pair_sweep
 
-from zse.kernels.experts.launch import combine, grouped_products, pair_products
+from zse.kernels.experts.launch import (
+    combine,
+    direct_products,
+    grouped_products,
+    pair_products,
+)
 from zse.kernels.experts.plan import PairPlan, pair_tile, plan_pairs
-from zse.kernels.experts.variants import grouped_variant
+from zse.kernels.experts.variants import DIRECT_TILES, direct_form, grouped_variant
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.route.launch import Pending, Router, RouterMatrix, choose, group_pairs, norm_route
@@ -78,6 +83,20 @@ class Layer:
             if not is_down:
                 total += self._activate(rows * self._shape.slots, plan, quantized=True)
         self._say(f"rows {rows} layer", total, 0.0, "four kernels")
+
+    def some(self, rows: int) -> None:
+        """Time the products of a batch by int8 activations, each form of them."""
+        choices = [make_chosen(self._shape, rows, seed) for seed in range(8)]
+        pairs, scheme = rows * self._shape.slots, self._shape.scheme
+        for part, stack, is_down in (("up", self._up, False), ("down", self._down, True)):
+            inputs = inputs_of(pairs if is_down else rows, stack.weight.columns, quantized=True)
+            forms = [direct_form(scheme, bm) for bm in DIRECT_TILES]
+            for form in dict.fromkeys([*forms, *(direct_sweep(scheme) if self._sweeps else ())]):
+                self._time_direct(part, stack, inputs, choices, form, is_down)
+            if not is_down:
+                self._activate(
+                    pairs, PairPlan(variant=form, splits=1, pairs=pairs, rows=0), quantized=True
+                )
 
     def many(self, rows: int) -> None:
         """Time the kernels of a batch or a prompt."""
@@ -160,6 +179,37 @@ class Layer:
         key = f"{rate:.0f} TFLOP/s error {error:.1e} {form.key}"
         self._say(f"rows {rows} {part}", us, stack.weight.of(1).size_bytes * pairs, key)
         return us
+
+    def _time_direct(
+        self,
+        part: str,
+        stack: Stack,
+        inputs: Inputs,
+        choices: list[Chosen],
+        form: Variant,
+        is_down: bool,
+    ) -> None:
+        def call(chosen: Chosen) -> Partials:
+            return direct_products(
+                self._launcher, stack.weight, inputs.activation, chosen.choice, chosen.grouping,
+                self._sums.data_ptr(), form, is_down=is_down,
+            )  # fmt: skip
+
+        try:
+            found = call(choices[0])
+        except Exception as failure:  # noqa: BLE001
+            self._failed(form.key, failure)
+            return
+        size = found.splits * found.rows * found.columns
+        parts = self._sums.view(torch.float32)[:size].view(found.splits, found.rows, -1)
+        error = self._error(
+            stack, inputs, choices[0], parts.double().sum(0), quantized=True, weighted=is_down
+        )
+        us = graph_us([partial(call, chosen) for chosen in choices], least=16)
+        distinct = sum(chosen.distinct for chosen in choices) / len(choices)
+        size_bytes = stack.weight.of(1).size_bytes * distinct
+        rows = choices[0].experts.shape[0]
+        self._say(f"rows {rows} {part} direct", us, size_bytes, f"error {error:.1e} {form.key}")
 
     def _norm_route(self, rows: int, chosen: Chosen) -> float:
         shape = self._shape

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kernel_variants import grouped_sweep, pair_sweep
+from kernel_variants import direct_sweep, grouped_sweep, pair_sweep
 from kernels import CACHE, Report, open_launcher
 from machine import machine_facts
 
@@ -39,7 +39,7 @@ FORMATS = (("int4", 128), ("mxfp4", 32))
 def everything() -> tuple[Variant, ...]:
     found = [*route.VARIANTS, *experts.VARIANTS, *gate_up.VARIANTS]
     for scheme, group in FORMATS:
-        found += grouped_sweep(scheme, group) + pair_sweep(scheme, group)
+        found += grouped_sweep(scheme, group) + pair_sweep(scheme, group) + direct_sweep(scheme)
     return tuple(dict.fromkeys(found))
 
 
@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--build-pack", type=Path)
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--jit", action="store_true", help="compile on the spot, by Triton")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "experts.jsonl")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--only", default="", help="regular expression of the parts to run")
@@ -70,12 +71,14 @@ def main() -> None:
     from expert_timing import Layer
 
     report = Report(options.results, options.seconds, options.only)
-    launcher = open_launcher(options.pack)
+    launcher = open_launcher(options.pack, jit=options.jit)
     figures: dict[str, float] = {}
     for name, shape in SHAPES.items():
         layer = Layer(launcher, report, name, shape, figures, sweeps=options.sweep)
         for rows in (1, 2, 4):
             report.part(f"{name} {rows}", lambda rows=rows, layer=layer: layer.few(rows))
+        for rows in (8, 32, 128):
+            report.part(f"{name} {rows} direct", lambda rows=rows, layer=layer: layer.some(rows))
         for rows in (8, 32, 128, 512, 2048):
             report.part(f"{name} {rows}", lambda rows=rows, layer=layer: layer.many(rows))
         del layer

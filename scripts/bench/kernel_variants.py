@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.experts.variants import grouped_variant, like_gemv
+from zse.kernels.experts.variants import direct_variant, grouped_variant, like_gemv
 from zse.kernels.linear.definitions import MATMUL_STREAM
 from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul
 
@@ -35,6 +35,12 @@ GROUPED_SIZES = (
     (128, 128, 8, 2), (128, 256, 8, 3), (256, 128, 8, 3),
 )  # fmt: skip
 """Pairs, rows of the matrix, warps, stages."""
+DIRECT_SIZES = (
+    (8, 128, 4, 1), (8, 128, 4, 2), (8, 64, 4, 2), (8, 128, 8, 2), (8, 64, 2, 2),
+    (16, 128, 4, 1), (16, 128, 4, 2), (16, 64, 4, 2), (16, 128, 8, 1),
+    (32, 128, 4, 1), (32, 64, 4, 1), (32, 128, 8, 1),
+)  # fmt: skip
+"""Pairs, rows of the matrix, warps, blocks on their way."""
 PAIR_SIZES = (
     (4, 4, 8), (4, 2, 32), (4, 2, 16), (4, 4, 16), (4, 4, 32), (4, 1, 32), (2, 4, 16), (2, 4, 32),
     (2, 2, 32), (8, 1, 32),
@@ -99,6 +105,13 @@ def grouped_sweep(scheme: str, group: int) -> list[Variant]:
     return [
         grouped_variant(scheme, group, bm=bm, bn=bn, warps=warps, stages=stages)
         for bm, bn, warps, stages in GROUPED_SIZES
+    ]
+
+
+def direct_sweep(scheme: str) -> list[Variant]:
+    return [
+        direct_variant(scheme, bn=bn, bm=bm, depth=depth, warps=warps)
+        for bm, bn, warps, depth in DIRECT_SIZES
     ]
 
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from zse.backends.gpu.prompt_rows import filled_rows
 from zse.backends.types import SampledToken, StepBatch
-from zse.device.facts import DeviceFacts
+from zse.device.known_gpus import H200
 from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.options import load_options
@@ -40,15 +40,6 @@ CONTEXT_MS = 12.5e-6
 """Each token that a row looks at adds to it."""
 TILE_ROWS = 128
 MATRICES = [(4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944)]
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    target="sm_90",
-    warp_threads=32,
-    multiprocessors=132,
-    shared_memory_optin_bytes=227 << 10,
-    l2_bytes=50 << 20,
-    bandwidth_bytes_per_second=4.3e12,
-)
 PROMPT_MS = {
     2: 7.0, 3: 8.0, 4: 10.1, 5: 12.4, 6: 13.0, 7: 14.8, 8: 14.5, 9: 15.9, 10: 20.6, 11: 22.0,
     13: 25.6, 16: 26.5, 17: 28.8, 18: 30.0, 22: 37.8, 26: 41.7, 28: 45.2, 29: 51.3, 32: 52.0,

@@ -24,7 +24,7 @@ from soak_requests import Outcome, Plan, first_difference, make_plans
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.loading import load_model
-from zse.engine.request import SamplingParams
+from zse.engine.request import Request, SamplingParams
 from zse.options import load_options
 from zse.settings import load_settings
 
@@ -137,7 +137,13 @@ async def run_one(engine: AsyncEngine, plan: Plan, patience_seconds: float) -> O
     """Run one request to its end, or to where it is cancelled."""
     outcome = Outcome(plan=plan)
     stream = engine.generate(
-        plan.prompt, plan.params, priority=plan.priority, cache_salt=plan.cache_salt
+        Request(
+            request_id=f"{plan.number}",
+            prompt_token_ids=plan.prompt,
+            params=plan.params,
+            priority=plan.priority,
+            cache_salt=plan.cache_salt,
+        )
     )
     try:
         async with asyncio.timeout(patience_seconds):
@@ -172,7 +178,13 @@ async def compare_alone(
         count = len(outcome.tokens[0])
         params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True, logprobs=2)
         alone, tops = [], []
-        async for delta in engine.generate(plan.prompt, params, cache_salt=f"alone/{plan.number}"):
+        request = Request(
+            request_id=f"alone/{plan.number}",
+            prompt_token_ids=plan.prompt,
+            params=params,
+            cache_salt=f"alone/{plan.number}",
+        )
+        async for delta in engine.generate(request):
             alone.extend(delta.token_ids)
             tops.extend(delta.logprobs)
         place = first_difference(outcome.tokens[0], alone)

@@ -96,7 +96,7 @@ def profile(runner: Any, rows: int, context: int, blocks: int) -> list[dict[str,
     chunks = [
         SequenceChunk(
             sequence_slot=slot,
-            token_ids=[7],
+            token_ids=[7 + slot],  # of its own, so that rows choose experts of their own
             start_position=context - 1,
             block_table=range(slot * blocks, (slot + 1) * blocks),
             kind="decode",

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from async_asking import PROMPT, collect, gated_runner, greedy, text_of, until
+from async_asking import PROMPT, asked, collect, gated_runner, greedy, text_of, until
 
 from zse.engine.request import SamplingParams
 from zse.errors import (
@@ -82,7 +82,9 @@ def test_a_choice_that_met_a_stop_text_is_not_computed_while_the_others_go_on(
 def test_closing_the_generator_cancels_the_request(engine, make_engine):
     async def main():
         async_engine = make_engine(engine.Runner(num_blocks=1200, max_position=4096))
-        async with aclosing(async_engine.generate(PROMPT, greedy(max_tokens=4000))) as stream:
+        async with aclosing(
+            async_engine.generate(asked(PROMPT, greedy(max_tokens=4000)))
+        ) as stream:
             async for _ in stream:
                 break
         await until(lambda: async_engine.stats().num_running == 0)
@@ -136,7 +138,7 @@ def test_a_lower_limit_lets_one_run_at_a_time_and_the_old_one_gives_the_same_ans
 
     async def ask_four():
         async def ask(last):
-            deltas = [delta async for delta in made.generate([*PROMPT, last], greedy())]
+            deltas = [delta async for delta in made.generate(asked([*PROMPT, last]))]
             return [token for delta in deltas for token in delta.token_ids]
 
         return await asyncio.gather(*map(ask, range(4)))
@@ -157,7 +159,7 @@ def test_a_choice_is_over_when_the_engine_is_done_with_it_whether_or_not_it_is_r
         ended = []
         async_engine = make_engine()
         stream = async_engine.generate(
-            PROMPT, greedy(n=3, max_tokens=40), on_choice_end=lambda: ended.append(1)
+            asked(PROMPT, greedy(n=3, max_tokens=40)), on_choice_end=lambda: ended.append(1)
         )
         await anext(stream)
         await until(lambda: len(ended) == 3)  # and nobody has read on

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from async_asking import PROMPT, collect, gated_runner, greedy, text_of, until, until_idle
+from async_asking import PROMPT, asked, collect, gated_runner, greedy, text_of, until, until_idle
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.encoder_core import EncoderCore
@@ -103,7 +103,7 @@ def test_a_loop_that_is_gone_does_not_disturb_the_others(engine, make_engine):
     async_engine = make_engine(engine.Runner(num_blocks=1200, max_position=4096))
 
     async def leave():
-        stream = async_engine.generate(PROMPT, greedy(max_tokens=4000))
+        stream = async_engine.generate(asked(PROMPT, greedy(max_tokens=4000)))
         await anext(stream)
         return stream
 
@@ -147,7 +147,7 @@ def test_an_answer_that_nobody_takes_ends_in_the_engine_at_its_bound(engine, let
         async_engine = AsyncEngine(engine.core(runner), letters, unread=UnreadBounds(each=300))
 
         async def read_late():
-            stream = async_engine.generate(PROMPT, greedy(max_tokens=7000))
+            stream = async_engine.generate(asked(PROMPT, greedy(max_tokens=7000)))
             await anext(stream)  # on a slow machine it has ended here already
             await until(lambda: async_engine.stats().num_running == 0)
             async for _ in stream:
@@ -179,7 +179,7 @@ def test_engines_that_come_and_go_in_a_loop_leave_no_descriptor(make_engine):
 
 
 def test_an_engine_of_an_encoder_that_is_asked_nothing_rests_too(letters, monkeypatch):
-    monkeypatch.setattr("zse.engine.async_engine._BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("zse.engine.engine_thread._BUSY_SECONDS", 0.01)
     rested = threading.Event()
     runner = SimpleNamespace(rest=lambda free_blocks: rested.set(), close=lambda: None)
     async_engine = AsyncEngine(EncoderCore(runner, load_options()), letters)
@@ -191,7 +191,7 @@ def test_an_engine_of_an_encoder_that_is_asked_nothing_rests_too(letters, monkey
 def test_an_engine_that_is_asked_nothing_for_a_while_gives_back_what_nobody_may_ask_for_again(
     engine, make_engine, monkeypatch
 ):
-    monkeypatch.setattr("zse.engine.async_engine._BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("zse.engine.engine_thread._BUSY_SECONDS", 0.01)
     runner = engine.Runner(num_blocks=64, max_position=4096)
 
     async def main():

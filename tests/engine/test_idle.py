@@ -52,7 +52,7 @@ def test_who_asks_while_things_are_prepared_waits_for_one_of_them(engine, letter
         await collect(async_engine)
         await asyncio.to_thread(has_begun.wait, 60)
         asked = asyncio.ensure_future(collect(async_engine))
-        while async_engine._commands.empty():
+        while async_engine._thread.commands.empty():
             await asyncio.sleep(0.001)
         count = next(pieces)
         goes_on.set()

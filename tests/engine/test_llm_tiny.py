@@ -6,6 +6,7 @@ import asyncio
 import re
 
 import pytest
+from async_asking import asked
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.llm import LLM
@@ -44,8 +45,8 @@ def test_an_option_that_there_is_none_of_is_refused_before_a_model_is_looked_for
 
 
 def test_a_model_this_small_is_computed_by_one_thread_unless_somebody_says(cache_dir):
-    for asked, taken in ((0, 1), (2, 2)):
-        with LLM("tiny", device="cpu", num_blocks=64, threads=asked) as model:
+    for wanted, taken in ((0, 1), (2, 2)):
+        with LLM("tiny", device="cpu", num_blocks=64, threads=wanted) as model:
             assert model.device.threads == taken
 
 
@@ -80,7 +81,7 @@ def test_the_asynchronous_engine_gives_the_same_answer(llm, cache_dir):
 
     async def collect():
         prompt = llm.chat_prompt(CAPITAL)
-        return [delta async for delta in engine.generate(prompt, GREEDY)]
+        return [delta async for delta in engine.generate(asked(prompt, GREEDY))]
 
     try:
         deltas = asyncio.run(collect())

@@ -9,12 +9,11 @@ import threading
 import time
 
 import pytest
+from async_asking import PROMPT, asked
 
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.request import SamplingParams
 from zse.errors import DeadlineError, EngineError
-
-PROMPT = [3, 1, 4, 1, 5]
 
 
 class Notes:
@@ -100,7 +99,7 @@ def test_what_goes_past_and_what_is_yielded_are_the_answer_and_its_end_is_yielde
     async def main():
         texts = []
         async_engine, shortcut = make_engine(), Notes(texts)
-        async for delta in async_engine.generate(PROMPT, greedy(), shortcut=shortcut):
+        async for delta in async_engine.generate(asked(params=greedy()), shortcut=shortcut):
             texts.append(delta.text)
             last = delta
         return shortcut, "".join(texts), last
@@ -126,18 +125,18 @@ def test_a_frame_that_cannot_be_made_ends_its_answer_and_no_other(make_engine):
 
 
 async def collect(async_engine, **fields):
-    return [delta async for delta in async_engine.generate(PROMPT, greedy(), **fields)]
+    return [delta async for delta in async_engine.generate(asked(params=greedy()), **fields)]
 
 
 def test_nothing_goes_past_an_answer_that_was_ended_or_left(make_engine):
     async def main():
         async_engine, late, left = make_engine(lambda: time.sleep(0.001)), Notes(), Notes()
         deadline = asyncio.get_running_loop().time() + 0.1
-        stream = async_engine.generate(PROMPT, greedy(2000), shortcut=late, deadline=deadline)
+        stream = async_engine.generate(asked(params=greedy(2000)), shortcut=late, deadline=deadline)
         with pytest.raises(DeadlineError):
             async for _ in stream:
                 pass
-        stream = async_engine.generate(PROMPT, greedy(2000), shortcut=left)
+        stream = async_engine.generate(asked(params=greedy(2000)), shortcut=left)
         waiting = asyncio.create_task(anext(stream))
         await left.is_taking.wait()
         waiting.cancel()
@@ -152,7 +151,7 @@ def test_of_more_answers_than_the_engines_thread_has_time_for_none_goes_past(mak
         all_are_there = threading.Event()
         async_engine = make_engine(all_are_there.wait, max_sequences=40)
         shortcuts = [Notes() for _ in range(40)]
-        streams = [async_engine.generate(PROMPT, greedy(20), shortcut=s) for s in shortcuts]
+        streams = [async_engine.generate(asked(params=greedy(20)), shortcut=s) for s in shortcuts]
         firsts = [asyncio.create_task(anext(stream)) for stream in streams]
         while async_engine.num_active < 40:
             await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from zse.device.facts import DeviceFacts
+from zse.device.known_gpus import H200
 from zse.kernels.attention.launch import decode_splits
 from zse.kernels.layout import Plain
 from zse.kernels.linear.launch import linear_prefill
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from zse.device.gpu import Grid
     from zse.kernels.variant import Variant
 
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    target="sm_90",
-    warp_threads=32,
-    multiprocessors=132,
-    shared_memory_optin_bytes=227 << 10,
-    l2_bytes=50 << 20,
-    bandwidth_bytes_per_second=4.916736e12,
-)
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_QUANTIZED = 128
 PREFILL_TOKENS = (257, 512, 1000, 2048, 8192)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from broken_rules import breaks
-from gpu_facts import A100, H200, L4
 from sample_packs import sample_pack
 
+from zse.device.known_gpus import A100, H200, L4
 from zse.errors import NotFoundError
 from zse.kernels import find
 from zse.kernels.errors import KernelPackError, KernelPackNotFound, KernelRule

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from gpu_facts import A100, H200, L4
 from recorded_launches import TABLES, Recorder, output, packed, sums
 
+from zse.device.known_gpus import A100, H200, L4
 from zse.kernels.attention import variants as attention_forms
 from zse.kernels.attention.context import (
     Context,
@@ -39,7 +39,7 @@ from zse.kernels.embed.launch import EmbedTable, Placing, embed
 from zse.kernels.exchange import variants as exchange_forms
 from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_sum
 from zse.kernels.experts import variants as expert_forms
-from zse.kernels.experts.launch import combine, grouped_products, pair_products
+from zse.kernels.experts.launch import combine, direct_products, grouped_products, pair_products
 from zse.kernels.experts.plan import PairPlan
 from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.gate_up import variants as gate_up_forms
@@ -66,6 +66,7 @@ from zse.kernels.layout import (
     HeadShape,
     PagedCache,
     Plain,
+    Quantized,
     Turned,
     adapter_tile_rows,
 )
@@ -274,6 +275,13 @@ def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_f
             grouping = Grouping(pairs=2 * rows, groups=4, order=0, starts=0)
             inputs = Plain(rows=rows, columns=512, values=0)
             grouped_products(launcher, weight, inputs, choice, grouping, 0, is_down=False)
+    grouping = Grouping(pairs=2, groups=4, order=0, starts=0)
+    for (scheme, group), tile in product(expert_forms.DIRECT_FORMATS, expert_forms.DIRECT_TILES):
+        stack = LinearWeight(scheme=scheme, rows=64, columns=512, weights=0, group_size=group)
+        codes, form = output(512, quantized=True), expert_forms.direct_form(scheme, tile)
+        assert isinstance(codes, Quantized)
+        weight = StackedWeight(stack=stack, experts=4)
+        direct_products(launcher, weight, codes, CHOICE, grouping, 0, form, is_down=False)
     combine(launcher, 0, Plain(rows=2, columns=512, values=0), CHOICE)
     assert launcher.keys == packed(of=expert_forms.VARIANTS)
 

@@ -103,29 +103,19 @@ class ScriptedEngine:
         """Forms are noted, not kept."""
         return SimpleNamespace(compile=lambda spec, _: self.forms.append(spec) or spec)
 
-    async def generate(
-        self,
-        prompt_token_ids,
-        params,
-        request_id="",
-        priority=0,
-        cache_salt="",
-        grammar=None,
-        query=None,
-        **others,
-    ):
-        prompt = bytes(prompt_token_ids).decode(errors="replace")
-        self.seen.append((prompt, params, cache_salt))
+    async def generate(self, request, **_):
+        params, steps = request.params, request.steps
+        prompt = bytes(request.prompt_token_ids).decode(errors="replace")
+        self.seen.append((prompt, params, request.cache_salt))
         self.active += 1
-        if (on_start := others.get("on_start")) is not None:
-            on_start()
-        steps = others.get("steps")
+        if request.on_start is not None:
+            request.on_start()
         done = False
         try:
             for index in range(params.n):
                 async for delta in self._choice(prompt, params, index):
                     if steps is not None:
-                        _note_step(steps, len(prompt_token_ids))
+                        _note_step(steps, len(request.prompt_token_ids))
                     yield delta
             done = True
         finally:

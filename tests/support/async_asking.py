@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from zse.engine.request import SamplingParams
+from zse.engine.request import Request, SamplingParams
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -15,8 +15,14 @@ def greedy(**fields):
     return SamplingParams(temperature=0.0, **fields)
 
 
+def asked(prompt=PROMPT, params=None, **fields):
+    return Request(request_id="", prompt_token_ids=prompt, params=params or greedy(), **fields)
+
+
 async def collect(async_engine, prompt=PROMPT, params=None, **fields):
-    stream = async_engine.generate(prompt, params or greedy(), **fields)
+    beside = ("deadline", "on_choice_end", "shortcut")
+    options = {name: fields.pop(name) for name in beside if name in fields}
+    stream = async_engine.generate(asked(prompt, params, **fields), **options)
     return [delta async for delta in stream]
 
 

@@ -16,10 +16,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 from typing import TYPE_CHECKING
 
 import torch
-from gpu_facts import H200
 from quick_interpreter import quicken
 from twins import TWINS
 
+from zse.device.known_gpus import H200
 from zse.kernels.variant import TARGET_CONSTANTS, Variant
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpu_facts import H200
 from interpreted import InterpretedLauncher
 
 from zse.device.facts import GpuInfo
+from zse.device.known_gpus import H200
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from zse.format.mxfp4 import MXFP4_CODES
 from zse.kernels.turned.variants import GATES_EXTRA
 
 if TYPE_CHECKING:
@@ -95,6 +96,60 @@ def direct_products(operands: Mapping[str, int], types: Mapping[str, str], grid:
         outputs[split] = total * row_scales
 
 
+def expert_products(operands: Mapping[str, int], types: Mapping[str, str], grid: Grid) -> None:
+    """Int8 tokens times the matrices of their experts, int4 in groups of 128 or MXFP4."""
+    experts, groups, rows, slots = (
+        operands[name] for name in ("num_experts", "groups", "rows", "slots")
+    )
+    height, units, is_down = operands["N"], operands["units"], operands["is_down"]
+    is_mxfp4 = types["weight_scales"] == "*u16"
+    columns, scale_bytes = (units * 32, 2) if is_mxfp4 else (units * GROUP, 4)
+    pairs, lines = rows * slots, rows * (slots if is_down else 1)
+    blocks = -(-columns // GROUP)
+    padded = torch.zeros(lines, blocks * GROUP, dtype=torch.float64)
+    padded[:, :columns] = memory(operands["codes"], torch.int8, lines, columns)
+    x_scales = memory(operands["x_scales"], torch.float32, lines, blocks, 1).double()
+    values = (padded.view(lines, blocks, GROUP) * x_scales).flatten(1)[:, :columns]
+    order = memory(operands["order"], torch.int32, pairs).tolist()
+    starts = memory(operands["starts"], torch.int32, groups + 1).tolist()
+    weights = memory(operands["expert_weights"], torch.float32, pairs)
+    outputs = memory(operands["outputs"], torch.float32, pairs, height)
+    for expert in range(groups):
+        codes = expert * height * columns // 2
+        scales = expert * height * (units // 2 * 2 if is_mxfp4 else units * 4)
+        if expert == experts:
+            codes = operands["shared_weights"] * 4
+            scales = operands["shared_scales"] * scale_bytes
+        matrix = four_bit_matrix(
+            operands["weights"] + codes, operands["weight_scales"] + scales, height, units, is_mxfp4
+        )
+        for pair in order[starts[expert] : starts[expert + 1]]:
+            row, slot = divmod(pair, slots)
+            product = matrix @ values[pair if is_down else row]
+            if operands["has_bias"] and expert < experts:
+                bias = operands["bias"] + expert * height * 4
+                product += memory(bias, torch.float32, height)
+            outputs[slot * rows + row if is_down else pair] = (
+                product * weights[pair] if is_down else product
+            )
+
+
+def four_bit_matrix(
+    codes: int, scales: int, height: int, units: int, is_mxfp4: bool
+) -> torch.Tensor:
+    """Return float64 [height, columns] of int4 in groups of 128, or of MXFP4."""
+    group = 32 if is_mxfp4 else GROUP
+    packed = memory(codes, torch.uint8, height, units, group // 2)
+    numbers = torch.cat((packed & 15, packed >> 4), -1).long()
+    if is_mxfp4:
+        exponents = memory(scales, torch.uint8, height, units, 1).double() - 127
+        found = torch.tensor(MXFP4_CODES, dtype=torch.float64)[numbers] * 2**exponents
+    else:
+        pairs = memory(scales, torch.float16, height, units, 2).double()
+        found = numbers * pairs[..., :1] + pairs[..., 1:]
+    return found.flatten(1)
+
+
 def attention_decode_wide(
     operands: Mapping[str, int], types: Mapping[str, str], grid: Grid
 ) -> None:
@@ -152,6 +207,7 @@ def signs(columns: int) -> torch.Tensor:
 
 TWINS: Mapping[str, Twin] = {
     "attention.decode_wide": attention_decode_wide,
+    "experts.direct_products": expert_products,
     "linear.imma_direct": direct_products,
     "turned.gates": turned_gates,
     "linear.imma_int8_apart": imma_int8,

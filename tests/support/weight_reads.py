@@ -10,8 +10,9 @@ import threading
 import zlib
 from typing import TYPE_CHECKING
 
-from gpu_facts import H200
 from interpreted_gpu import HostStream, InterpretedGpu
+
+from zse.device.known_gpus import H200
 
 if TYPE_CHECKING:
     from collections.abc import Callable

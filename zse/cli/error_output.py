@@ -16,6 +16,7 @@ import typer
 from typer._click import exceptions as typed
 from typer.core import TyperArgument, TyperGroup
 
+from zse.cli import others
 from zse.cli.examples import EXAMPLES
 from zse.errors import BadSettingError, UsageError, ZSEError
 from zse.failures import deliberate
@@ -80,23 +81,6 @@ def _settings() -> Settings:
         return Settings()
 
 
-_OTHERS_OPTIONS = {
-    "--api-key": "Make one with `zse api-key create NAME`, or put it into ZSE_API_KEYS.",
-    "--chat-template": "It goes into the .zse file: zse convert MODEL --chat-template FILE.",
-    "--tensor-parallel-size": "Here it is --tensor-parallel N, of zse serve and benchmark.",
-}
-"""Options that servers of others have, and what leads on here, in commands without them."""
-_OTHERS_COMMANDS = {
-    "bench": "benchmark",
-    "download": "models pull",
-    "generate": "chat",
-    "list": "models list",
-    "rm": "cache clean",
-    "run": "chat",
-}
-"""Commands that tools of others have, and what does the same here."""
-
-
 def _typed_wrong(failure: typed.ClickException, words: Sequence[str]) -> ZSEError:
     context = failure.ctx if isinstance(failure, typed.UsageError) else None
     if context is None:
@@ -138,8 +122,8 @@ def _option_hint(failure: typed.NoSuchOption, context: Context, words: Sequence[
             called = one.display_name_raw
             value = _value_after(name, words) or called
             return f"{called} is an argument, not an option: {context.command_path} {value}"
-    if name in _OTHERS_OPTIONS:
-        return _OTHERS_OPTIONS[name]
+    if name in others.OPTIONS:
+        return others.OPTIONS[name]
     close = _nearest(name, failure.possibilities or [])
     meant = f"Did you mean {' or '.join(close)}? " if close else ""
     return f"{meant}See `{context.command_path} --help`."
@@ -167,7 +151,7 @@ def _nearest(name: str, known: Sequence[str]) -> list[str]:
 
 def _command_hint(name: str, context: Context, group: TyperGroup) -> str:
     close = _nearest(name, group.list_commands(context))
-    if context.parent is None and name in _OTHERS_COMMANDS:
-        close = [_OTHERS_COMMANDS[name]]
+    if context.parent is None and name in others.COMMANDS:
+        close = [others.COMMANDS[name]]
     meant = " or ".join(f"`{context.command_path} {each}`" for each in close)
     return f"Did you mean {meant}?" if close else f"See `{context.command_path} --help`."

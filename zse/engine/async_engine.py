@@ -9,48 +9,40 @@ produced comes back as ``StreamsInFlight`` has it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import queue
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.engine.delivery import StreamsInFlight
+from zse.engine.engine_thread import EngineThread
 from zse.engine.grammars import Grammars
 from zse.engine.inbox import UnreadBounds
-from zse.engine.request import Request, SamplingParams
-from zse.errors import DeadlineError, EngineError, LoadCancelledError, ShuttingDownError
+from zse.errors import DeadlineError, ShuttingDownError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
     from zse.backends.gpu.retained import Retained
-    from zse.engine.adapters import Adapter, Adapters
+    from zse.engine.adapters import Adapters
     from zse.engine.delivery import Stream
     from zse.engine.encoder_core import AnyCore
     from zse.engine.inbox import Shortcut
     from zse.engine.output import Delta
     from zse.engine.reading import PromptQuery
+    from zse.engine.request import Request, SamplingParams
     from zse.engine.stats import EngineStats
-    from zse.engine.step_clock import StepLog
     from zse.errors import ZSEError
     from zse.options import LoRAOptions
     from zse.stream.peers.lending import Lendable, Lender
-    from zse.text.grammar.state import Grammar
     from zse.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 _DRAIN_POLL_SECONDS = 0.01
-_JOIN_SECONDS = 10.0
-"""How long ``close`` waits for a step; one that takes longer is left behind with the process."""
-_PAUSE_SECONDS = 0.1
-"""How long nobody asks anything before steps are made ready that may come."""
-_BUSY_SECONDS = 1.0
-"""How long an engine without work keeps the memory of its last steps for the next ones."""
 _TOO_LATE = "The answer was not complete in the time that the request was given."
 
 
@@ -76,9 +68,6 @@ class AsyncEngine:
         """Choices that run at once; the others wait."""
         self.grammars = Grammars(core, tokenizer)
         """Compiles the forms of answers."""
-        self.failure: BaseException | None = None
-        """What crashed the engine thread."""
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams = StreamsInFlight(
             tokenizer,
             unread or UnreadBounds(),
@@ -87,14 +76,17 @@ class AsyncEngine:
             on_read=self._note_read,
         )
         core.watch_readers(self._streams.are_unread)
-        self._is_patient = False
-        """Whether the engine's thread puts off a step until readers are done with the last one."""
         self._lock = threading.Lock()  # guards what decides whether a stream may be added
         self._adapters: Adapters | None = None
         self._is_draining = False
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="zse-engine", daemon=True)
+        self._thread = EngineThread(core, self._streams, self._lock)
         self._thread.start()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What crashed the engine thread."""
+        return self._thread.failure
 
     @property
     def is_healthy(self) -> bool:
@@ -135,7 +127,7 @@ class AsyncEngine:
         More than the engine was made for is as many as it was made for.
         """
         self.max_running = limit = min(max(1, max_running), self._core.options.max_sequences)
-        self._commands.put(lambda: self._core.limit_running(limit))
+        self._thread.ask(lambda: self._core.limit_running(limit))
 
     def check(
         self,
@@ -155,37 +147,20 @@ class AsyncEngine:
 
     def generate(
         self,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams | None = None,
-        request_id: str = "",
-        priority: int = 0,
-        cache_salt: str = "",
-        query: PromptQuery | None = None,
+        request: Request,
         *,
-        second_from: int | None = None,
-        tenant: str = "",
-        weight: float = 1.0,
         deadline: float | None = None,
-        on_start: Callable[[], None] | None = None,
         on_choice_end: Callable[[], None] = _nothing,
-        grammar: Grammar | None = None,
-        steps: StepLog | None = None,
         shortcut: Shortcut | None = None,
-        adapter: Adapter | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Stream the answer to a request, whose ``request_id`` another may share.
 
         The work begins with the first step of the generator; closing it cancels the request.
 
         Args:
-            prompt_token_ids: The prompt.
-            params: How its tokens are chosen.
-            request_id: What logs call it.
-            priority, cache_salt, query, second_from, tenant, weight: As in ``Request``.
-            steps, adapter: As there, too.
+            request: Its ``on_start`` is called by the engine's thread, its ``grammar`` comes of
+                ``grammars.compile``.
             deadline: When it ends at the latest, on the loop's clock.
-            grammar: What the answers are held to, of ``grammars.compile``.
-            on_start: Called by the engine's thread when a choice is about to be computed.
             on_choice_end: Called in the loop when the engine is done with a choice, read or not.
             shortcut: May take deltas while the generator waits for one, which then yields others.
 
@@ -197,23 +172,8 @@ class AsyncEngine:
             UnreadOutputError: Too much of the answer lay here untaken.
             ZSEError: As ``check``, and EngineError when the engine crashes on the way.
         """
-        params = params or SamplingParams()
-        self.check(prompt_token_ids, params, query)
-        request = Request(
-            request_id=f"{request_id}/{uuid.uuid4().hex}",
-            prompt_token_ids=prompt_token_ids,
-            params=params,
-            priority=priority,
-            cache_salt=cache_salt,
-            adapter=adapter,
-            query=query,
-            second_from=second_from,
-            tenant=tenant,
-            weight=weight,
-            grammar=grammar,
-            on_start=on_start,
-            steps=steps,
-        )
+        self.check(request.prompt_token_ids, request.params, request.query)
+        request = replace(request, request_id=f"{request.request_id}/{uuid.uuid4().hex}")
         return self._answer(request, deadline, on_choice_end, shortcut)
 
     async def _answer(
@@ -308,14 +268,14 @@ class AsyncEngine:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._commands.put(lambda: None)  # wakes the thread
+        self._thread.begin_stop()
         stop = getattr(self._core.runner, "stop_settling", None)
         if stop is not None:
             stop()  # a step may wait for weights
-        self._thread.join(_JOIN_SECONDS)
+        has_ended = self._thread.join()
         self._streams.fail_all(lambda: ShuttingDownError("the engine was closed"))
         self._streams.close()
-        if self._thread.is_alive():
+        if not has_ended:
             logger.error("a step does not end: its memory is left to the end of the process")
             return
         self._core.close()
@@ -329,17 +289,16 @@ class AsyncEngine:
         def crash() -> None:
             raise error
 
-        self._commands.put(crash)
+        self._thread.ask(crash)
 
     # --- in any thread --------------------------------------------------------------------------
 
     def _note_read(self) -> None:
-        if self._is_patient:
-            self._commands.put(_nothing)  # wakes the thread
+        self._thread.note_read()
 
     def _refuse_when_down(self) -> None:
         if self.failure is not None:
-            raise _crash_error(self.failure)
+            raise self._thread.crash_error()
         if self._is_draining or self._is_closed:
             raise ShuttingDownError(
                 "the model takes no new requests: it, or the server, is shutting down"
@@ -350,68 +309,13 @@ class AsyncEngine:
         with self._lock:
             self._refuse_when_down()
             self._streams.add(stream)
-            self._commands.put(lambda: self._core.add_request(request))
+            self._thread.ask(lambda: self._core.add_request(request))
 
     def _cancel(self, request_id: str) -> None:
-        self._commands.put(lambda: self._core.abort(request_id))
+        self._thread.ask(lambda: self._core.abort(request_id))
 
     def _end(self, stream: Stream, error: ZSEError) -> None:
         """Fail what is left of a request; called in its loop."""
         stream.inbox.put(error)
         stream.inbox.wake()
         self._cancel(stream.request.request_id)
-
-    # --- in the engine thread -------------------------------------------------------------------
-
-    def _run(self) -> None:
-        core, commands, deliver = self._core, self._commands, self._streams.deliver
-        try:
-            while not self._is_closed:
-                if not (core.has_work and commands.empty()):
-                    self._run_commands()
-                if core.patience_seconds > 0:
-                    self._await_more()
-                deliver(core.step())
-        except LoadCancelledError as error:  # a step waits for weights no longer
-            cause = error.__cause__
-            why = "" if cause is None else f": {cause}"
-            self._streams.fail_all(lambda: ShuttingDownError(f"the model was closed{why}"))
-        except BaseException as error:
-            logger.exception("the engine thread crashed")
-            self._core.parting = None  # nobody knows what its blocks hold
-            with self._lock:
-                self.failure = failure = error
-            self._streams.fail_all(lambda: _crash_error(failure))
-
-    def _run_commands(self) -> None:
-        """Do what is asked; sleep until something is when the core has no work."""
-        if not self._core.has_work:
-            self._next_command()()
-        while not self._commands.empty():
-            self._commands.get()()
-
-    def _await_more(self) -> None:
-        """Do what is asked until the next step must be planned, or there is enough for it."""
-        self._is_patient = True
-        while (seconds := self._core.patience_seconds) > 0:
-            with contextlib.suppress(queue.Empty):
-                self._commands.get(timeout=seconds)()
-        self._is_patient = False
-
-    def _next_command(self) -> Callable[[], None]:
-        """Wait for what is asked next; a core that nobody asks anything for a while rests."""
-        for seconds, use in ((_PAUSE_SECONDS, self._prepare), (_BUSY_SECONDS, self._core.rest)):
-            with contextlib.suppress(queue.Empty):
-                return self._commands.get(timeout=seconds)
-            use()
-        return self._commands.get()
-
-    def _prepare(self) -> None:
-        """Make steps ready that may come, one by one until something is asked."""
-        while self._commands.empty() and self._core.prepare_idle():
-            pass
-
-
-def _crash_error(failure: BaseException) -> EngineError:
-    hint = "Restart the server; its log holds the traceback."
-    return EngineError(f"the engine crashed: {type(failure).__name__}: {failure}", hint=hint)

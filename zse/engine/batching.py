@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from zse.engine.admission import default_max_tokens
 from zse.engine.async_engine import AsyncEngine
 from zse.engine.loading import LoadedModel, load_model
+from zse.engine.request import Request, SamplingParams
 from zse.engine.request import Request as BatchRequest
-from zse.engine.request import SamplingParams
 from zse.errors import UsageError
 from zse.options import LoadFields, load_options
 from zse.records import record
@@ -129,7 +129,8 @@ class BatchingEngine:
         room = self._engine.capacity_tokens - len(token_ids)
         limit = sampling.pop("max_new_tokens", None) or default_max_tokens(room)
         params = SamplingParams(**{"max_tokens": limit, **sampling})
-        async with aclosing(self._engine.generate(token_ids, params)) as deltas:
+        request = Request(request_id="", prompt_token_ids=token_ids, params=params)
+        async with aclosing(self._engine.generate(request)) as deltas:
             async for delta in deltas:
                 if delta.text:
                     yield delta.text

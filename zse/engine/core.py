@@ -9,20 +9,17 @@ It owns no thread: ``AsyncEngine`` and ``LLM`` drive it, and so do the tests.
 
 from __future__ import annotations
 
-import itertools
-import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.types import MAX_DRAFTS
 from zse.engine.acceptance import Acceptance
 from zse.engine.admission import check_request, resolve_max_tokens
+from zse.engine.intake import Intake
 from zse.engine.limits import Limits
-from zse.engine.reading import PromptReading
 from zse.engine.request import Request, TokenEvent
 from zse.engine.ring import pipeline_of
-from zse.engine.scheduler import MOST_BESIDE, Scheduler, rank_of
-from zse.engine.sequence import Sequence, seed_of_choice
+from zse.engine.scheduler import MOST_BESIDE, Scheduler
 from zse.engine.stats import EngineStats, SpeculationCounts
 from zse.errors import DeviceError, UsageError
 from zse.kv.cache import KVCache
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from zse.engine.reading import PromptQuery
     from zse.engine.relief import MemoryRelief
     from zse.engine.request import SamplingParams
+    from zse.engine.sequence import Sequence
     from zse.engine.step_trace import StepTrace
     from zse.models.runner import ModelRunner
     from zse.options import BatchOptions, LoadOptions
@@ -92,24 +90,22 @@ class EngineCore:
             most_drafts=getattr(runner, "most_drafts", MAX_DRAFTS),
         )
         self._limits = Limits(runner, self.options, computes_all_alone=options.device.deterministic)
-        self._aging_steps = aging_steps
         self._pipeline = pipeline_of(self._scheduler, runner)
         self._relief: MemoryRelief | None = None
         """Made when a step first finds no memory."""
         self._begin_speculation = begin_speculation
         self._speculator: Speculator | None = None
-        self._collect_states = collect_states
         self.least_jump = _LEAST_JUMP_AHEAD if runner.looks_ahead else 0
         """Forced tokens for each running sequence that make a jump worth its step."""
         # A configuration may name tokens that the model has no logits for: they never come.
         self.end_token_ids = tuple(
             token_id for token_id in eos_token_ids if 0 <= token_id < runner.vocab_size
         )
+        self._intake = Intake(self.end_token_ids, aging_steps, collect_states)
         self.parting: Callable[[], None] | None = None
         """Called by ``close`` when no step is in flight any more and the KV blocks still hold."""
         self._requests: dict[str, list[Sequence]] = {}
         self._pending: list[TokenEvent] = []
-        self._arrivals = itertools.count()
         self._num_steps = 0
         self._num_prompt_tokens = 0
         self._num_computed_tokens = 0
@@ -170,7 +166,7 @@ class EngineCore:
             raise UsageError(f"request {request.request_id!r} is running already")
         max_tokens = self.check(request.prompt_token_ids, request.params, request.query)
         request = self._limits.as_computed(request)
-        sequences = self._sequences_of(request, max_tokens)
+        sequences = self._intake.sequences_of(request, max_tokens, step=self._num_steps)
         self._requests[request.request_id] = sequences
         if request.steps is not None:
             self._pipeline.time_steps()
@@ -335,35 +331,6 @@ class EngineCore:
         if self._begin_speculation is not None and self._acceptance.num_tokens:
             self._speculator, self._begin_speculation = self._begin_speculation(), None
         return self._speculator
-
-    def _sequences_of(self, request: Request, max_tokens: int) -> list[Sequence]:
-        params = request.params
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        end_of_answer = () if params.ignore_eos else self.end_token_ids
-        sequences: list[Sequence] = []
-        for index in range(params.n):
-            rank = rank_of(
-                priority=request.priority,
-                arrival=next(self._arrivals),
-                step=self._num_steps,
-                aging_steps=self._aging_steps,
-            )
-            sequence = Sequence(
-                request=request,
-                index=index,
-                seed=seed_of_choice(seed, index),
-                max_tokens=max(max_tokens, 1),  # a prompt without an answer ends with one, too
-                end_token_ids=frozenset((*end_of_answer, *params.stop_token_ids)),
-                rank=rank,
-                leader=sequences[0] if sequences else None,
-                grammar=request.grammar.begin() if request.grammar is not None else None,
-                prompt_token_ids=list(request.prompt_token_ids),
-                token_ids=list(request.prompt_token_ids),
-                reading=PromptReading.of(request) if index == 0 else None,
-                states=self._collect_states() if self._collect_states is not None else None,
-            )
-            sequences.append(sequence)
-        return sequences
 
     def _accept(self, chunk: ScheduledChunk, answer: TokenIds[SampledToken]) -> list[TokenEvent]:
         """Add what followed a chunk to its sequence, which is alive; retire it at its end."""

@@ -51,16 +51,6 @@ MOST_BESIDE = 256
 pipeline have some of it to compute."""
 
 
-def rank_of(*, priority: int, arrival: int, step: int, aging_steps: int) -> tuple[int, int]:
-    """Return the fixed rank of an arrival; larger goes first.
-
-    Waiting raises everybody's priority by one each ``aging_steps`` steps. As all age alike, the
-    order between two requests never changes and can be written down at arrival: in which step, and
-    as which arrival of all.
-    """
-    return (priority * aging_steps - step, -arrival)
-
-
 class Scheduler:
     """Holds the waiting and the running sequences and plans steps.
 

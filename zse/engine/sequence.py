@@ -37,7 +37,7 @@ class Sequence:
     end_token_ids: frozenset[int]
     """Tokens that end it."""
     rank: tuple[int, int]
-    """Larger goes first; fixed at arrival (see ``scheduler.rank_of``)."""
+    """Larger goes first; fixed at arrival (see ``intake.rank_of``)."""
     leader: Sequence | None = None
     """First choice of the same request, whose prompt blocks this one shares."""
     prompt_token_ids: list[int] = field(default_factory=list)

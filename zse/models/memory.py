@@ -17,7 +17,7 @@ from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.resident import is_read_whole, scratch_bytes
 from zse.backends.states import states_of, states_on_gpu
-from zse.device.facts import DeviceFacts
+from zse.device.known_gpus import H100
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme, stored_bytes
 from zse.kernels.linear.weight import LinearWeight
@@ -44,15 +44,7 @@ CPU_RUNTIME_BYTES = 96 << 20
 """An interpreter with the engine and the server."""
 Stored: TypeAlias = "TensorEntry | PlannedTensor"
 """A tensor as a file has it, or will have it."""
-_TYPICAL_GPU = DeviceFacts(
-    name="",
-    target="sm_90",
-    warp_threads=32,
-    multiprocessors=132,
-    shared_memory_optin_bytes=227 << 10,
-    l2_bytes=50 << 20,
-    bandwidth_bytes_per_second=3.3e12,
-)
+_TYPICAL_GPU = H100
 """How a sequence is split among multiprocessors moves the estimate by a few megabytes."""
 
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from zse.backends import ModelLoad, create_backend
 from zse.backends.abilities import (
-    BindsHeads,
     FillsDevice,
     Guesser,
-    Lends,
     Pooler,
     PreparesIdle,
-    Retainable,
-    Settles,
     TimesSteps,
 )
 from zse.backends.types import LOGITS_ROWS, FinishedStep, StepBatch
@@ -34,6 +29,7 @@ from zse.format import ZSEReader
 from zse.models.decoder import forward_of
 from zse.models.families import read_header
 from zse.models.runner_blocks import RunnerBlocks
+from zse.models.runner_weights import RunnerWeights
 from zse.option import with_values
 
 if TYPE_CHECKING:
@@ -42,24 +38,21 @@ if TYPE_CHECKING:
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.arrival import Arrival
-    from zse.backends.gpu.retained import Retained
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.handles import Handle
     from zse.backends.operations import Backend, Forward, PendingStep
     from zse.backends.ranks import RankPart
     from zse.backends.types import Answers, DeviceUsed, LogitRows
     from zse.format.model_file import ModelFile
-    from zse.models.spec import MedusaSpec, ModelSpec, Pooling
+    from zse.models.spec import ModelSpec, Pooling
     from zse.options import LoadOptions
-    from zse.stream.peers.lending import Lendable
-    from zse.stream.weights import StreamFacts
 
 _LOG = logging.getLogger("zse.models")
 _CPU_TOKENS_BESIDE, _GPU_TOKENS_BESIDE = 256, 2048
 """A prompt is in pieces that stages share: of as many rows as are computed well at once."""
 
 
-class ModelRunner(RunnerBlocks):
+class ModelRunner(RunnerBlocks, RunnerWeights):
     """Executes steps of one model. Not reentrant: a lock keeps steps apart.
 
     Args:
@@ -96,10 +89,6 @@ class ModelRunner(RunnerBlocks):
         self._forward = forward_of(self._computed)
         self._lock = threading.Lock()
         self._is_closed = False
-        self._is_asked = False
-        """Whether a step was ever asked for, also of one that waits for the lock."""
-        self._expected_tokens = 0
-        """Of the prompt of that step, where one was told of before."""
 
     @property
     def steps_in_flight(self) -> int:
@@ -121,11 +110,6 @@ class ModelRunner(RunnerBlocks):
         return self._backend.looks_ahead
 
     @property
-    def streaming(self) -> StreamFacts | None:
-        """What of the model streams through memory; None where all of it is there."""
-        return getattr(self._backend, "streaming", None)
-
-    @property
     def can_compute_alone(self) -> bool:
         """Whether single sequences can have bits that nobody beside them changes."""
         return self._crew is None and getattr(self._backend, "computes_alone", False)
@@ -141,42 +125,10 @@ class ModelRunner(RunnerBlocks):
         return self._crew is None and getattr(self._backend, "leaves_states", False)
 
     @property
-    def most_batch_tokens(self) -> int:
-        """Tokens of a step at most, where the backend takes more than it was asked to; else 0."""
-        return getattr(self._backend, "most_batch_tokens", 0)
-
-    @property
     def most_sequences(self) -> int | None:
         """Sequences that there are states for; None where sequences have none."""
         states = self._backend.states
         return states.num_sequences if states.shapes else None
-
-    def settle(self) -> None:
-        """Wait until all weights are there; steps until then wait for what they need themselves.
-
-        Raises:
-            FormatError, StoreError, DeviceError: What kept them from it; steps raise it, too.
-        """
-        backend, has_more = self._backend, True
-        if not isinstance(backend, Settles):
-            return
-        if self._expected_tokens:
-            ends = forward_of(replace(self._computed, layers=()))
-            with self._lock:
-                backend.prepare_expected(ends, self._forward, self._expected_tokens)
-        while has_more and not self._is_asked:
-            with self._lock:  # a step that is asked for waits for no more than this
-                has_more = backend.prepare_more()
-        backend.settle()
-
-    def expect_step(self, num_tokens: int = 0) -> None:
-        """Note that a step comes at once: ``settle`` prepares nothing that would be in its way.
-
-        Args:
-            num_tokens: About how many tokens its prompt has; 0 where nobody knows.
-        """
-        self._is_asked = True
-        self._expected_tokens = min(num_tokens, self.most_batch_tokens)
 
     def prepare_idle(self) -> bool:
         """Make one step ready that may come, as nobody asks anything; whether there was one."""
@@ -185,11 +137,6 @@ class ModelRunner(RunnerBlocks):
             return False
         with self._lock:
             return backend.prepare_idle(self._forward)
-
-    def stop_settling(self) -> None:
-        """Let no more weights come; who waits for them gets ``LoadCancelledError``."""
-        if isinstance(self._backend, Settles):
-            self._backend.stop_settling()
 
     def time_steps(self) -> None:
         """Have steps say when the device worked at them, where it can tell."""
@@ -219,25 +166,6 @@ class ModelRunner(RunnerBlocks):
         assert isinstance(self._backend, Guesser)
         with self._lock:
             return self._backend.guess(batch, forward)
-
-    def bind_heads(self, reader: ModelFile, heads: Sequence[MedusaSpec]) -> None:
-        """Load heads that guess beside the model, where its device computes them itself.
-
-        Raises:
-            DeviceError: There is no memory for them.
-            StoreError: The file failed on its way.
-        """
-        from zse.stream.opening import source_of
-
-        assert isinstance(self._backend, BindsHeads)
-        with closing(source_of(reader)) as source, self._lock:
-            self._backend.bind_heads(reader.header, source, heads)
-
-    def release_heads(self) -> None:
-        """Undo ``bind_heads``."""
-        assert isinstance(self._backend, BindsHeads)
-        with self._lock:
-            self._backend.release_heads()
 
     def bind_adapter(self, adapter: AdapterWeights) -> Handle:
         """Return an adapter as requests name it; safe while steps run.
@@ -326,25 +254,6 @@ class ModelRunner(RunnerBlocks):
 
     def memory_bytes(self) -> dict[str, int]:
         return self._backend.memory_bytes()
-
-    def retain(self) -> Retained | None:
-        """Have ``close`` leave the device's memory to a model of the same shape.
-
-        None where that cannot be. Whoever calls this takes it, gives it up or calls ``release``.
-        """
-        backend = self._backend
-        if self._crew is not None:
-            return None  # the others' memory goes with their processes
-        return backend.retain() if isinstance(backend, Retainable) else None
-
-    def release(self) -> None:
-        """Undo ``retain``."""
-        if isinstance(self._backend, Retainable):
-            self._backend.release()
-
-    def lendable(self) -> Lendable | None:
-        """Return the weights as other processes of the host may copy them; None where none may."""
-        return self._backend.lendable() if isinstance(self._backend, Lends) else None
 
     def owns(self, close: Callable[[], None]) -> None:
         """Have something closed with the runner, before anything else is."""

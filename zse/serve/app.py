@@ -27,6 +27,7 @@ from zse.serve.http.late import Late, imported
 from zse.serve.http.requests import read_body
 from zse.serve.http.routes import HotRoute
 from zse.serve.http.shell import in_shell
+from zse.serve.ollama.routes import OLLAMA_ROUTES
 from zse.serve.openai.chat import answer_chat, create_chat_completion
 from zse.serve.openai.models import get_model, list_models
 from zse.serve.openai.protocol import ChatRequest, CompletionRequest
@@ -156,6 +157,7 @@ HOT_ROUTES = (
         answers={"204": "Ended"},
     ),
     *TEXT_ROUTES,
+    *OLLAMA_ROUTES,
     HotRoute(path="/v1/models", handler=list_models, summary="List the models."),
     HotRoute(path="/v1/models/{model:path}", handler=get_model, summary="Describe one model."),
     HotRoute(path="/health", handler=ready, summary="Readiness.", answers=_READY),

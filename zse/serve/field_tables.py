@@ -12,6 +12,7 @@ import msgspec
 
 from zse.records import record
 from zse.serve.anthropic import protocol as anthropic
+from zse.serve.ollama import protocol as ollama
 from zse.serve.openai import protocol, tokens
 from zse.serve.openai.field_table import WITHOUT_EFFECT
 from zse.serve.responses import protocol as responses
@@ -59,6 +60,7 @@ TABLES = {
     **_tables_of(vectors.REFUSED, WITHOUT_EFFECT),
     **_tables_of(dict.fromkeys(_TOKENS, tokens.REFUSED), WITHOUT_EFFECT),
     **_tables_of(dict.fromkeys(_MESSAGES, anthropic.REFUSED), anthropic.WITHOUT_EFFECT),
+    **_tables_of(ollama.REFUSED, ollama.WITHOUT_EFFECT),
     **_tables_of(dict.fromkeys(_RESPONSES, responses.REFUSED), responses.WITHOUT_EFFECT),
 }
 """By the struct that a body is read into."""

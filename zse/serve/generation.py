@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from zse.engine.request import Request
 from zse.errors import EngineError
 from zse.records import record
 from zse.serve.access.account import Account
@@ -312,23 +313,26 @@ class Generation:
         if params.seed is not None and prompt_index:
             # Equal prompts in one request would otherwise give equal answers.
             params = replace(params, seed=params.seed + prompt_index)
-        return self._model.engine.generate(
-            order.prompts[prompt_index],
-            params,
+        request = Request(
             request_id=order.request_id + suffix,
+            prompt_token_ids=order.prompts[prompt_index],
+            params=params,
             priority=order.caller.priority_of(order.asked_priority),
             cache_salt=order.caller.salt_of(order.asked_salt),
-            tenant=order.caller.tenant,
-            weight=order.caller.weight,
-            deadline=order.deadline,
-            on_start=self._watch.started,
-            on_choice_end=room.end_choice,
-            grammar=order.grammar,
+            adapter=self._model.adapter,
             query=order.query,
             second_from=order.second_from[prompt_index] if order.second_from else None,
+            tenant=order.caller.tenant,
+            weight=order.caller.weight,
+            grammar=order.grammar,
+            on_start=self._watch.started,
             steps=self._watch.steps,
+        )
+        return self._model.engine.generate(
+            request,
+            deadline=order.deadline,
+            on_choice_end=room.end_choice,
             shortcut=self._shortcut,
-            adapter=self._model.adapter,
         )
 
     async def _merged(self, room: Room) -> AsyncGenerator[tuple[int, Delta], None]:

@@ -6,8 +6,9 @@ overlap: each one is opened, grows and is closed before the next is opened.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, ReasoningPart, TextPart
 
@@ -119,3 +120,12 @@ class Parts:
 
     def _has(self, kind: Kind) -> bool:
         return self._is_open and self.parts[-1].kind == kind
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """Return the input of a call; one that was cut, or is no object, is empty."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

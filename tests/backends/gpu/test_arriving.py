@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from broken_rules import breaks
-from gpu_facts import H200
 from interpreted_gpu import HostMemory, HostPool, InterpretedGpu
 from interpreted_runner import open_runner
 from taken_places import takes_over
@@ -24,6 +23,7 @@ from zse.backends.gpu.row_maxima import RowMaxima
 from zse.backends.gpu.step_maker import GREEDY
 from zse.backends.gpu.turning import Turning
 from zse.backends.types import StepBatch
+from zse.device.known_gpus import H200
 from zse.errors import FormatError, LoadCancelledError, SourceChangedError, StoreError
 from zse.format import ZSEReader
 from zse.format.errors import Rule

@@ -8,8 +8,10 @@ import pytest
 from interpreted_runner import open_runner
 from logits import as_tensor
 
+from zse.backends.gpu import mixture_plans
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.format import ZSEReader
+from zse.kernels.experts import plan
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.runner import load_runner
 from zse.options import load_options
@@ -17,6 +19,8 @@ from zse.options import load_options
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from zse.models.runner import ModelRunner
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 128,
@@ -111,3 +115,39 @@ def test_a_token_goes_through_eight_kernels_a_layer(make_pair: Callable) -> None
     ]
     assert names[9] == "norm.residual_norm"
     runner.close()
+
+
+@pytest.mark.parametrize(("family", "routed_rows"), [("qwen3_moe", 16), ("gpt_oss", 4)])
+def test_rows_of_one_expert_are_multiplied_together_by_int8_activations(
+    make_pair: Callable, monkeypatch: pytest.MonkeyPatch, family: str, routed_rows: int
+) -> None:
+    monkeypatch.setattr(plan, "DIRECT_ROWS", 16)
+    monkeypatch.setattr(mixture_plans, "ROUTED_ROWS", routed_rows)
+    shape = {**SHAPE, "moe_intermediate_size": 128, "intermediate_size": 128}
+    path = make_pair(family, "int4" if family == "qwen3_moe" else "mxfp4", **shape).path
+    runner = open_runner(path, num_blocks=6, max_sequences=6)
+    launched = runner._backend._launcher.launched
+    launched.clear()
+    found = told_of_rows(runner)
+    names = [key.partition("[")[0] for key in launched]
+    runner.close()
+    first = names.index("route.group")
+    assert names[first : first + 4] == [
+        "route.group",
+        "experts.direct_products",
+        names[first + 2],
+        "experts.direct_products",
+    ]
+    assert ("route.norm_route" in names) == (routed_rows == 16)
+    runner = load_runner(path, load_options(device="torch", num_blocks=6, max_sequences=6))
+    expected = told_of_rows(runner)
+    runner.close()
+    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 0.1
+
+
+def told_of_rows(runner: ModelRunner) -> list[float]:
+    """Return how likely a token is behind each of six sequences of one token."""
+    chunks = [SequenceChunk(row, [TOKENS[row]], 0, (row,), "decode") for row in range(6)]
+    rows = [[SamplingRow(temperature=0.0, logprobs=0, known_token_id=3)] for _ in range(6)]
+    answers = runner.execute(StepBatch(chunks=chunks, sampling=rows))
+    return [each[0].logprob or 0.0 for each in answers]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from any_layers import write_model
 from family_shapes import shape_of
-from gpu_facts import H200
 from interpreted_runner import open_runner
 from logits import as_tensor
 from model_pairs import ARCHITECTURES, CONFIG_CLASSES
@@ -19,6 +18,7 @@ from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.supported import check_supported
 from zse.backends.kv_groups import groups_of
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
+from zse.device.known_gpus import H200
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.weight import LinearWeight
 from zse.models.decoder import logits_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gpu_facts import H200
 from interpreted_gpu import HostMemory, InterpretedGpu
 from interpreted_runner import open_runner
 
 from tests.backends.gpu.test_streamed import chunk
 from zse.backends.types import StepBatch
+from zse.device.known_gpus import H200
 from zse.errors import DeviceError
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.quantize.locate import locate_model

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from family_shapes import shape_of
 from gpu_facts import H200
 from interpreted_runner import open_runner
@@ -90,8 +91,10 @@ def chunk(tokens: list[int], start: int, slot: int, kind: Any = "prefill") -> Se
     return SequenceChunk(slot, tokens, start, (slot,), kind)
 
 
-def step(runner: ModelRunner, *chunks: SequenceChunk) -> list[list[SampledToken]]:
-    row = SamplingRow(temperature=0.0, logprobs=3)
+def step(
+    runner: ModelRunner, *chunks: SequenceChunk, wants_hidden: bool = False
+) -> list[list[SampledToken]]:
+    row = SamplingRow(temperature=0.0, logprobs=3, wants_hidden=wants_hidden)
     return [
         list(told)
         for told in runner.execute(StepBatch(chunks=list(chunks), sampling=[[row]] * len(chunks)))
@@ -157,3 +160,16 @@ def test_rows_alone_read_stored_weights_where_turned_ones_were_given_back_before
         assert STORED in caplog.text
     with closing(open_runner(path, deterministic=True, prefill_weights="make")) as runner:
         assert answer(runner) == stored
+
+
+def test_who_is_told_a_state_gets_16_bits_of_it_and_the_token_of_others(path: Path) -> None:
+    prompt = chunk([5, 17, 70, 33], 0, 0)
+    found = {}
+    for exact in (False, True):
+        with closing(open_runner(path, deterministic=True, exact_activations=exact)) as runner:
+            ((plain,),) = step(runner, prompt)
+            ((told,),) = step(runner, prompt, wants_hidden=True)
+            assert told.hidden is not None
+            assert told._replace(hidden=None) == plain
+            found[exact] = torch.tensor(told.hidden)
+    assert 0 < (found[False] - found[True]).norm() <= 5e-2 * found[True].norm()

@@ -43,11 +43,11 @@ class DictatedEngine(scripted.ScriptedEngine):
     def script(self, prompt):
         return dictated(json.loads(prompt)), 0, -1
 
-    async def generate(self, prompt_token_ids, params, query=None, **others):
-        if query is not None:
-            yield embedding(prompt_token_ids)
+    async def generate(self, request, **options):
+        if request.query is not None:
+            yield embedding(request.prompt_token_ids)
             return
-        async for delta in super().generate(prompt_token_ids, params, **others):
+        async for delta in super().generate(request, **options):
             yield delta
 
 

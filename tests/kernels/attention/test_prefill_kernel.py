@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gpu_facts import A100
 from interpreted import InterpretedLauncher
 from paged_cache import Pages, Tables, leave_behind, relative_error
 
+from zse.device.known_gpus import A100
 from zse.kernels.attention.launch import (
     AttentionRules,
     PrefillTiles,

@@ -15,11 +15,16 @@ from interpreted import InterpretedLauncher
 from matrices import Inputs, Matrix, make_inputs, make_matrix, relative_error
 
 from zse.errors import UnsupportedModelError
-from zse.kernels.experts.launch import combine, grouped_products, pair_products
+from zse.kernels.experts.launch import (
+    combine,
+    direct_products,
+    grouped_products,
+    pair_products,
+)
 from zse.kernels.experts.plan import PairPlan, pair_tile, plan_pairs
 from zse.kernels.experts.reference import TOLERANCE
 from zse.kernels.experts.reference import pair_products as reference
-from zse.kernels.experts.variants import pair_variant
+from zse.kernels.experts.variants import DIRECT_FORMATS, direct_form, pair_variant
 from zse.kernels.experts.weight import StackedWeight, reads_few_rows, takes_slot
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.linear.reference import QUANTIZED_TOLERANCE
@@ -167,6 +172,34 @@ def test_tokens_of_an_expert_are_multiplied_together(
 @pytest.mark.parametrize("rows", [1, 90, 330])
 def test_every_tile_of_pairs_and_experts_with_none(rows: int) -> None:
     check_groups("int4", 128, rows, is_down=False)
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+@pytest.mark.parametrize(("scheme", "group"), DIRECT_FORMATS)
+@pytest.mark.parametrize(("rows", "columns"), [(7, 256), (45, 320)])
+def test_tokens_of_an_expert_are_multiplied_together_by_int8_activations(
+    scheme: str, group: int, rows: int, columns: int, is_down: bool
+) -> None:
+    columns = columns // 128 * 128 if scheme == "int4" else columns
+    experts, routed = make_experts(scheme, group, 48, columns), make_choice(rows)
+    order, starts = group_by_expert(routed.chosen, EXPERTS + 1)
+    grouping = Grouping(
+        pairs=3 * rows, groups=EXPERTS + 1, order=order.data_ptr(), starts=starts.data_ptr()
+    )
+    inputs = inputs_for(experts, 3 * rows if is_down else rows, quantized=True)
+    assert isinstance(inputs.activation, Quantized)
+    out = torch.full((3 * rows, 48), float("nan"))
+    found = direct_products(
+        InterpretedLauncher(), experts.weight, inputs.activation, routed.choice, grouping,
+        out.data_ptr(), direct_form(scheme, 8), is_down=is_down,
+    )  # fmt: skip
+    exact = inputs.exact.view(rows, 3, -1) if is_down else inputs.exact
+    expected = reference(exact, routed.chosen, experts.matrices(quantized=True), experts.biases())
+    if is_down:
+        expected = (expected * routed.weights.unsqueeze(-1)).sum(1)
+    parts = out.view(found.splits, found.rows, 48).double()
+    assert (found.splits, found.rows) == ((3, rows) if is_down else (1, 3 * rows))
+    assert relative_error(parts.sum(0), expected.flatten(0, -2)) <= QUANTIZED_TOLERANCE
 
 
 def check_groups(scheme: str, group: int, rows: int, *, is_down: bool) -> None:

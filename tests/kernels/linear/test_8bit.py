@@ -12,9 +12,9 @@ from interpreted import InterpretedLauncher  # chooses the interpreter; before t
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from gpu_facts import H200
 from matrices import Matrix, make_matrix, relative_error
 
+from zse.device.known_gpus import H200
 from zse.kernels.layout import Plain, Turned
 from zse.kernels.linear.launch_8bit import (
     find_row_maxima,

@@ -5,6 +5,7 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
+from zse.serve.access.rules import OLLAMA_PATHS
 from zse.serve.app import HOT_ROUTES
 
 
@@ -50,6 +51,7 @@ def test_every_schema_is_a_valid_json_schema(document):
 def test_every_operation_has_a_summary_an_answer_and_the_error_body_of_its_protocol(document):
     for path, methods in document["paths"].items():
         name = "AnthropicError" if path.startswith("/v1/messages") else "ErrorBody"
+        name = "OllamaError" if path in OLLAMA_PATHS else name
         for operation in methods.values():
             assert operation["summary"].endswith(".")
             # MCP asks for an address that says that it has no stream of its own.

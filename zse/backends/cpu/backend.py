@@ -14,8 +14,8 @@ from zse.backends.cpu.later import LaterStep
 from zse.backends.cpu.memory import Pages
 from zse.backends.cpu.pacing import PacedWeights, say, window_of
 from zse.backends.cpu.page_mapping import PageArrival
-from zse.backends.cpu.program import Recorder
 from zse.backends.cpu.ranks import Meetings, ShareOfFile
+from zse.backends.cpu.recorder import Recorder
 from zse.backends.cpu.registers import Registers
 from zse.backends.cpu.sampling import Choices
 from zse.backends.cpu.sequences import Sequences

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.products import Products
@@ -35,6 +36,8 @@ class Choosing(Products):
         kept = self._kept_head(step)
         output = self._head_inputs(step, is_turned=kept is not None)
         wanted = step.inputs.wanted
+        # The norm of some rows leaves the stream as it is; one of the stream itself settles it.
+        again = residual if residual.norm is not None else replace(residual)
         self._norm(step, residual, self.ends.final_norm, output, wanted, head.logit_scale)
         logits, own = step.scratch.logits, head.rows
         vocab = self._model.spec.vocab_size
@@ -50,6 +53,9 @@ class Choosing(Products):
             ranks.join_columns(
                 step.launcher, part, logits, rows=output.rows, columns=vocab, own=own
             )
+        if step.tells_states and not isinstance(output, Plain):
+            states = step.scratch.plain(output.rows, output.columns)  # where nobody reads any more
+            self._norm(step, again, self.ends.final_norm, states, wanted, head.logit_scale)
         if head.softcap is not None:
             cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)
 
@@ -66,17 +72,20 @@ class Choosing(Products):
     def _head_inputs(self, step: Step, *, is_turned: bool) -> Activation:
         """Return where the wanted rows are to be written, in the form that the head reads best.
 
-        Some rows' states are told to the host, in 16 bits: where bits may not depend on that, the
-        head reads all of them so. Where matrices read turned rows of a decode step, a head that
-        is not turned reads int8 ones as it does in steps of fewer rows.
+        Where bits may not depend on the others of a step, nor on whether states are told to the
+        host, which get 16 bits, the head reads int8 rows always, or never. Where matrices read
+        turned rows of a decode step, a head that is not turned reads int8 ones as it does in steps
+        of fewer rows.
         """
-        weight, rows = self.ends.head, step.shape.wanted
-        if is_turned or self._model.plans.deterministic:
-            return step.scratch.plain(rows, weight.columns)
-        is_wide = step.rounding == "tokens" and not step.shape.prefill_rows and rows <= MAX_ROWS
-        if is_wide and supports_quantized(weight):
+        weight, rows, model = self.ends.head, step.shape.wanted, self._model
+        if model.plans.deterministic:
+            can_quantize = step.rounding != "none" and model.collectives is None
+        else:
+            is_wide = step.rounding == "tokens" and not step.shape.prefill_rows
+            can_quantize = step.quantized or (is_wide and rows <= MAX_ROWS)
+        if can_quantize and not is_turned and supports_quantized(weight):
             return step.scratch.quantized(rows, weight.columns)
-        return self._form(step, weight, rows, can_quantize=True)
+        return step.scratch.plain(rows, weight.columns)
 
     def lm_head_sample(self, step: Step, residual: Residual, head: HeadSpec) -> None:
         """Choose tokens, or only write the logits of a step with masks, which come later."""

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Added, Residual
 from zse.backends.gpu.products import Products
-from zse.kernels.experts.launch import combine, grouped_products, pair_products
+from zse.kernels.experts.launch import (
+    combine,
+    direct_products,
+    grouped_products,
+    pair_products,
+)
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm.launch import PostNorm, sums_norm
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.forward import Deferred, Step
     from zse.backends.gpu.mixture import Mixture, MixtureArea, SharedMatrices
-    from zse.backends.gpu.mixture_plans import MixturePlans
+    from zse.backends.gpu.mixture_plans import DirectForms, MixturePlans
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.backends.handles import ExpertWeights
     from zse.kernels.layout import Activation
@@ -38,7 +43,8 @@ class ExpertOperations(Products):
 
     A few rows go through four kernels: the norm, which chooses, the products up, the activation
     and the products down, which leave summands for the next norm. More rows are sorted by expert,
-    so that those of one share its matrices, and what is made of them is added to the stream.
+    so that those of one share its matrices: by int8 activations where these may be rounded, else
+    by 16-bit ones, and what is made of them is added to the stream.
     """
 
     @property
@@ -54,10 +60,20 @@ class ExpertOperations(Products):
         mixture = self._model.mixtures[experts.router.weight.name]
         router = _router(mixture, weights, experts)
         few = self._plans.takes_few(mixture, step.shape.rows, quantized=step.quantized)
-        if (ranks := self._model.collectives) is not None and few:
+        forms = None if few else self._plans.direct_forms(mixture, step.shape)
+        chooses = few or (forms is not None and forms.chooses)
+        if (ranks := self._model.collectives) is not None and chooses:
             ranks.settle(step, residual)  # the norm that chooses adds what is pending
-        if residual.post is None and few:
+        chooses = chooses and residual.post is None
+        if few and chooses:
             added = self._few(step, residual, weights, router, mixture, experts.expert)
+        elif forms is not None:
+            inputs = self._expert_inputs(step, mixture, step.shape.rows, mixture.hidden)
+            if chooses:
+                self._choose_few(step, residual, weights, router, mixture, inputs)
+            else:
+                self._choose_many(step, residual, weights, router, mixture, inputs)
+            added = self._direct(step, mixture, inputs, experts.expert, forms)
         else:
             added = self._many(step, residual, weights, router, mixture, experts)
         if weights.post_norm is None:
@@ -151,29 +167,10 @@ class ExpertOperations(Products):
         mixture: Mixture,
         mlp: MLPSpec,
     ) -> Added:
-        norm, router_norm = weights.norm, weights.router_norm
-        assert norm is not None  # which it is fused with
         plans, rows = self._plans, step.shape.rows
-        area = plans.area(mixture, rows)
-        choice = area.choice(step.scratch.experts)
-        pending, bias, scale, _ = residual.take_pending()
+        choice = plans.area(mixture, rows).choice(step.scratch.experts)
         inputs = self._expert_inputs(step, mixture, rows, mixture.up.columns)
-        norm_route(
-            step.launcher,
-            residual.address,
-            Pending(added=pending, bias=bias, scale=scale),
-            norm.weight,
-            norm.epsilon,
-            router,
-            RouterMatrix(
-                weights=mixture.router.weights, gate=mixture.gate.weights if mixture.gate else 0
-            ),
-            inputs,
-            choice,
-            step.scratch.experts + area.logits,
-            self._model.counters,
-            router_norm_address=router_norm.weight if router_norm else 0,
-        )
+        self._choose_few(step, residual, weights, router, mixture, inputs)
         plan = plans.pair_plan(mixture.up, choice.pairs)
         sums = step.scratch.sums
         joined = pair_products(step.launcher, mixture.up, inputs, choice, sums, plan, is_down=False)
@@ -186,6 +183,37 @@ class ExpertOperations(Products):
         added = pair_products(step.launcher, mixture.down, hidden, choice, sums, plan, is_down=True)
         self._adapt(step, mlp.down, choice, hidden, added, is_down=True)
         return Added(sums=added)
+
+    def _choose_few(
+        self,
+        step: Step,
+        residual: Residual,
+        weights: ExpertWeights,
+        router: Router,
+        mixture: Mixture,
+        inputs: Activation,
+    ) -> None:
+        """Write the norm of a few rows, and choose their experts, in one kernel."""
+        norm, router_norm = weights.norm, weights.router_norm
+        assert norm is not None  # which it is fused with
+        area = self._plans.area(mixture, step.shape.rows)
+        pending, bias, scale, _ = residual.take_pending()
+        norm_route(
+            step.launcher,
+            residual.address,
+            Pending(added=pending, bias=bias, scale=scale),
+            norm.weight,
+            norm.epsilon,
+            router,
+            RouterMatrix(
+                weights=mixture.router.weights, gate=mixture.gate.weights if mixture.gate else 0
+            ),
+            inputs,
+            area.choice(step.scratch.experts),
+            step.scratch.experts + area.logits,
+            self._model.counters,
+            router_norm_address=router_norm.weight if router_norm else 0,
+        )
 
     def _adapt(
         self,
@@ -208,7 +236,55 @@ class ExpertOperations(Products):
         plain = mixture.up.stack.scheme in {"bf16", "fp16"}
         return (step.scratch.plain if plain else step.scratch.quantized)(rows, columns)
 
+    # --- rows of an expert together --------------------------------------------------------------
+
+    def _direct(
+        self, step: Step, mixture: Mixture, inputs: Activation, mlp: MLPSpec, forms: DirectForms
+    ) -> Added:
+        """Leave what the experts of some rows make of int8 activations, as summands."""
+        area, start = self._plans.area(mixture, step.shape.rows), step.scratch.experts
+        choice, grouping, sums = area.choice(start), area.grouping(start), step.scratch.sums
+        assert isinstance(inputs, Quantized)
+        group_pairs(step.launcher, choice, grouping)
+        joined = direct_products(
+            step.launcher, mixture.up, inputs, choice, grouping, sums, forms.up, is_down=False
+        )
+        self._adapt(step, mlp.up, choice, inputs, joined)
+        hidden = step.scratch.quantized(choice.pairs, mixture.width)
+        self._activate(step, joined, hidden, mlp)
+        if mixture.beside is not None:
+            sums = self._behind_dense(step)
+        added = direct_products(
+            step.launcher, mixture.down, hidden, choice, grouping, sums, forms.down, is_down=True
+        )
+        self._adapt(step, mlp.down, choice, hidden, added, is_down=True)
+        return Added(sums=added)
+
     # --- many rows -------------------------------------------------------------------------------
+
+    def _choose_many(
+        self,
+        step: Step,
+        residual: Residual,
+        weights: ExpertWeights,
+        router: Router,
+        mixture: Mixture,
+        inputs: Activation,
+    ) -> None:
+        """Write the norm of many rows, and choose their experts by what the router reads."""
+        start = step.scratch.experts
+        area = self._plans.area(mixture, step.shape.rows)
+        read = step.scratch.plain(step.shape.rows, mixture.hidden)
+        self._norm(step, residual, weights.router_norm or weights.norm, read)
+        logits = self._multiply(step, mixture.router, read, exact=True)
+        if weights.router_norm is not None:
+            self._norm(step, residual, weights.norm, read)
+        gate = None
+        if mixture.gate is not None:
+            gate = self._multiply(step, mixture.gate, read, start + area.logits, exact=True)
+        choose(step.launcher, router, logits, area.choice(start), gate)
+        if isinstance(inputs, Quantized):  # in place of what the router read
+            self._norm(step, residual, weights.norm, inputs)
 
     def _many(
         self,
@@ -223,14 +299,7 @@ class ExpertOperations(Products):
         area = self._plans.area(mixture, rows)
         choice, grouping = area.choice(start), area.grouping(start)
         inputs = step.scratch.plain(rows, mixture.hidden)
-        self._norm(step, residual, weights.router_norm or weights.norm, inputs)
-        logits = self._multiply(step, mixture.router, inputs, exact=True)
-        if weights.router_norm is not None:
-            self._norm(step, residual, weights.norm, inputs)
-        gate = None
-        if mixture.gate is not None:
-            gate = self._multiply(step, mixture.gate, inputs, start + area.logits, exact=True)
-        choose(step.launcher, router, logits, choice, gate)
+        self._choose_many(step, residual, weights, router, mixture, inputs)
         group_pairs(step.launcher, choice, grouping)
         shared = None
         if mixture.shared is not None:

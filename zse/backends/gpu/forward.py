@@ -48,6 +48,8 @@ class Step:
     sampling: SamplingKind
     """Which sampling kernels the wanted rows need."""
     rounding: Rounding
+    tells_states: bool = False
+    """Whether the host is told what the head reads, in 16 bits."""
 
     @property
     def quantized(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.experts.plan import FEW_ROWS
+from zse.kernels.experts.plan import FEW_ROWS, ROUTED_ROWS
 from zse.kernels.experts.weight import STEP_COLUMNS, StackedWeight, reads_few_rows, takes_slot
 from zse.kernels.route.launch import Choice, Grouping
 from zse.kernels.route.rules import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
@@ -203,7 +203,7 @@ def area_of(mixture: Mixture, rows: int, shared_sums_bytes: int) -> MixtureArea:
         shared_sums_bytes: Of what a shared expert of another form leaves; 0 without one.
     """
     pairs = rows * mixture.slots
-    logits = rows * (mixture.up.experts + 1) if rows <= FEW_ROWS else 0
+    logits = rows * (mixture.up.experts + 1) if rows <= ROUTED_ROWS else 0
     shared_columns = mixture.shared.down.columns if mixture.shared else 0
     sizes = {
         "experts": pairs * 4,

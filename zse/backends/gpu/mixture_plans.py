@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.mixture import area_of, mixtures_of
 from zse.backends.gpu.scratch import MixtureBytes, activation_bytes
-from zse.kernels.experts.plan import FEW_ROWS, plan_pairs
+from zse.kernels.experts.plan import ROUTED_ROWS, plan_direct, plan_pairs
 from zse.kernels.experts.variants import PAIR_TILES
+from zse.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,13 +20,24 @@ if TYPE_CHECKING:
     from zse.kernels.experts.plan import PairPlan
     from zse.kernels.experts.weight import StackedWeight
     from zse.kernels.linear.weight import LinearWeight
+    from zse.kernels.variant import Variant
     from zse.models.spec import ModelSpec
+
+
+@record
+class DirectForms:
+    """How rows of one expert are multiplied together by int8 activations."""
+
+    up: Variant
+    down: Variant
+    chooses: bool
+    """Whether the norm of the rows chooses their experts."""
 
 
 class MixturePlans:
     """What is chosen for each shape of a step; addresses of ``linears`` are not looked at."""
 
-    counters_bytes = FEW_ROWS * 4
+    counters_bytes = ROUTED_ROWS * 4
     """Of the numbers by which the choosing finds its last part."""
 
     def __init__(
@@ -39,6 +51,7 @@ class MixturePlans:
         self._mixtures = tuple(dict.fromkeys(mixtures_of(spec, _unplaced(linears), {}).values()))
         self._plans = plans
         self._pair_plans: dict[tuple[object, ...], PairPlan] = {}
+        self._direct_forms: dict[tuple[object, ...], DirectForms | None] = {}
         self._areas: dict[tuple[object, ...], MixtureArea] = {}
 
     def pair_plan(
@@ -58,6 +71,29 @@ class MixturePlans:
         None does where the bits of a row may not depend on how many there are.
         """
         return not self._plans.deterministic and mixture.takes_few(rows, quantized=quantized)
+
+    def direct_forms(self, mixture: Mixture, shape: InputShape) -> DirectForms | None:
+        """Return how those of an expert are multiplied together by int8 activations.
+
+        None where they are not: of many rows, of prompts, and where nothing may be rounded.
+        """
+        is_rounded = self._plans.rounding(shape) != "none" and not shape.prefill_rows
+        if not is_rounded or self._plans.deterministic or mixture.shared is not None:
+            return None
+        key = (mixture.up.stack.form, mixture.down.stack.form, mixture.slots, shape.rows)
+        if key not in self._direct_forms:
+            self._direct_forms[key] = self._forms_of(mixture, shape.rows)
+        return self._direct_forms[key]
+
+    def _forms_of(self, mixture: Mixture, rows: int) -> DirectForms | None:
+        pairs, target = rows * mixture.slots, self._plans.facts.target
+        up, down = (
+            plan_direct(each, rows, pairs, mixture.groups, target)
+            for each in (mixture.up, mixture.down)
+        )
+        if up is None or down is None:
+            return None
+        return DirectForms(up=up, down=down, chooses=mixture.fuses_norm and rows <= ROUTED_ROWS)
 
     @property
     def pair_tile(self) -> int:
@@ -89,6 +125,8 @@ class MixturePlans:
         pairs = shape.rows * mixture.slots
         widest = pairs * max(mixture.up.rows, mixture.down.rows) * 2
         quantized = self._plans.reads_quantized(shape)
+        if self.direct_forms(mixture, shape) is not None:
+            widest *= 2  # sums of 32 bits
         if not self.takes_few(mixture, shape.rows, quantized=quantized):
             return widest
         up = self.pair_plan(mixture.up, pairs).output_bytes
@@ -104,6 +142,8 @@ class MixturePlans:
         if self.takes_few(mixture, rows, quantized=self._plans.reads_quantized(shape)):
             pairs = rows * mixture.slots
             experts = self.pair_plan(mixture.down, pairs, max_splits=1).output_bytes
+        elif self.direct_forms(mixture, shape) is not None:
+            experts = one * mixture.slots
         return max(self._plans.sums_bytes(mixture.beside, shape), one + experts)
 
 

@@ -76,8 +76,6 @@ class StepMaker:
                 self._eager_inputs.free()  # the driver waits for steps that still read it
             self._eager_inputs = self._gpu.allocate(1 << (length - 1).bit_length())
         self.send(plan, shape, self._eager_inputs.address)
-        # What is told to the host stays in 16 bits.
-        told = plan.wants_hidden and not self._model.plans.deterministic
         if self._model.plans.rounding(shape) == "tokens":
             self._model.prepare_turned(self._launcher)
         step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
@@ -85,7 +83,11 @@ class StepMaker:
             enter = self._model.passes.entered_by
             launcher = RepeatingLauncher(self._launcher, self.patterns, shape, enter)
             step = replace(step, launcher=launcher)
-        return replace(step, rounding="none") if told else step
+        if not plan.wants_hidden:
+            return step
+        # What is told to the host stays in 16 bits.
+        is_fixed = self._model.plans.deterministic
+        return replace(step, tells_states=True, rounding=step.rounding if is_fixed else "none")
 
     def _repeats(self, shape: InputShape) -> bool:
         """Whether layers of a step may be launched after the pattern of one of them.

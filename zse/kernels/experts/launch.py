@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
 WORD_BYTES = 4
+DIRECT_SCALE_BYTES = {"int4": 4, "mxfp4": 2}
+"""Of what ``direct_products`` loads at once beside the codes: exponents of MXFP4 by twos."""
 
 
 def pair_products(
@@ -83,6 +85,64 @@ def pair_products(
     rows, splits = choice.pairs, plan.splits
     if is_down:
         rows, splits = choice.rows, choice.slots * plan.splits
+    return Partials(rows=rows, columns=weight.rows, splits=splits, values=outputs_address)
+
+
+def direct_products(
+    launcher: Launcher,
+    weight: StackedWeight,
+    inputs: Quantized,
+    choice: Choice,
+    grouping: Grouping,
+    outputs_address: int,
+    form: Variant,
+    *,
+    is_down: bool,
+) -> Partials:
+    """Multiply some tokens with the matrices of their experts, those of an expert together.
+
+    Args:
+        inputs: A row for each token, or for each pair if ``is_down``.
+        grouping: The pairs of ``choice`` in the order of their experts.
+        outputs_address: Where float32 [pairs, rows of a matrix] goes.
+        form: One of ``direct_forms``.
+        is_down: Whether products are weighted and summed over the slots of a token.
+
+    Returns:
+        What ``pair_products`` returns, of one split.
+
+    Raises:
+        UnsupportedModelError: Activations and matrices do not fit each other.
+    """
+    _check(weight, inputs, choice, is_down=is_down)
+    sizes = dict(form.constants)
+    tile_rows, tile_pairs = int(sizes["BN"]), int(sizes["BM"])
+    codes, scales = weight.shared_bytes()
+    launcher.launch(
+        form,
+        (-(-weight.rows // tile_rows), choice.pairs // tile_pairs + grouping.groups, 1),
+        inputs.codes,
+        inputs.scales,
+        inputs.sums,
+        weight.stack.weights,
+        weight.stack.scales,
+        weight.bias,
+        grouping.order,
+        grouping.starts,
+        choice.weights,
+        outputs_address,
+        codes // WORD_BYTES,
+        scales // DIRECT_SCALE_BYTES[weight.stack.scheme],
+        weight.rows,
+        weight.columns // weight.stack.group_size,
+        choice.rows,
+        choice.slots,
+        weight.experts,
+        grouping.groups,
+        int(weight.bias != 0),
+        int(is_down),
+    )
+    rows, splits = (choice.rows, choice.slots) if is_down else (choice.pairs, 1)
     return Partials(rows=rows, columns=weight.rows, splits=splits, values=outputs_address)
 
 

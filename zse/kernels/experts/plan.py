@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.experts.variants import PAIR_TILES, like_gemv
+from zse.kernels.experts.variants import (
+    DIRECT_FORMATS,
+    DIRECT_TILES,
+    PAIR_TILES,
+    direct_form,
+    like_gemv,
+)
+from zse.kernels.experts.weight import STEP_COLUMNS
 from zse.kernels.linear.plan import plan_linear
 from zse.kernels.linear.weight import PLAIN_SCHEMES
 from zse.records import record
@@ -16,6 +23,12 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 4
 """Tokens up to which each pair reads its expert's matrix for itself: few of them share one."""
+ROUTED_ROWS = 16
+"""Tokens up to which the norm that experts read chooses them."""
+DIRECT_ROWS = 0
+"""Tokens up to which those of an expert are multiplied with int8 activations together."""
+FULL_DIRECT_PAIRS = (3, 9)
+"""As below, for the tiles of ``DIRECT_TILES``."""
 FULL_TILE_PAIRS = (24, 192)
 """Pairs that an expert has on average above which the next larger tile is the faster one."""
 
@@ -58,6 +71,23 @@ def plan_pairs(
     )  # fmt: skip
     variant = like_gemv(scheme, group, like.variant)
     return PairPlan(variant=variant, splits=like.splits, pairs=pairs, rows=weight.rows)
+
+
+def plan_direct(
+    weight: StackedWeight, rows: int, pairs: int, groups: int, target: str
+) -> Variant | None:
+    """Return how so many tokens are multiplied together by int8 activations; None for not so.
+
+    Args:
+        pairs: Of all tokens.
+        groups: Experts that may have some.
+    """
+    scheme = (weight.stack.scheme, weight.stack.group_size)
+    if scheme not in DIRECT_FORMATS or rows > DIRECT_ROWS or weight.columns % STEP_COLUMNS:
+        return None
+    larger = sum(pairs / groups > limit for limit in FULL_DIRECT_PAIRS)
+    form = direct_form(weight.stack.scheme, DIRECT_TILES[larger])
+    return form if form.suits(target) else None
 
 
 def pair_tile(pairs: int, groups: int) -> int:

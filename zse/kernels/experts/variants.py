@@ -19,6 +19,11 @@ PAIR_TILES = (16, 64, 128)
 """Pairs of one expert that a program multiplies together."""
 TILE_ROWS = 128
 """Rows of an expert's matrix in such a tile."""
+DIRECT_FORMATS = (("int4", 128), ("mxfp4", 32))
+"""Schemes and group sizes whose weights go to tensor cores directly, for some tokens."""
+DIRECT_TILES = (8, 16, 32)
+"""Pairs of one expert that a program of them multiplies together."""
+_DEPTHS = {("int4", 8): 2, ("int4", 16): 2}
 CHUNK_COLUMNS = 1024
 """Columns that a program of ``combine`` adds."""
 GROUPS = MAX_EXPERTS * 2
@@ -72,6 +77,29 @@ GROUPED_PRODUCTS = _kernel(
     number("groups"),
     number("has_bias"),
     number("is_down"),
+)
+DIRECT_PRODUCTS = Kernel(
+    name="experts.direct_products",
+    module="zse.kernels.experts.triton.direct",
+    function="direct_products",
+    arguments=(
+        pointer("codes", "i32"),
+        pointer("x_scales", "fp32"),
+        pointer("x_sums", "fp32"),
+        *_MATRICES,
+        pointer("order", "i32"),
+        pointer("starts", "i32"),
+        pointer("expert_weights", "fp32"),
+        pointer("outputs", "fp32"),
+        *_SHARED,
+        number("rows"),
+        number("slots"),
+        number("num_experts"),
+        number("groups"),
+        number("has_bias"),
+        number("is_down"),
+    ),
+    targets=("sm_90",),
 )
 COMBINE = _kernel(
     "grouped",
@@ -128,6 +156,23 @@ def grouped_variant(
     )  # fmt: skip
 
 
+def direct_variant(scheme: str, *, bn: int = 128, bm: int, depth: int, warps: int = 4) -> Variant:
+    """Return the form for tiles of ``bm`` pairs, ``depth`` blocks of weights on their way."""
+    return Variant(
+        kernel=DIRECT_PRODUCTS,
+        constants=(
+            ("SCHEME", scheme), ("BN", bn), ("BM", bm), ("DEPTH", depth), ("EXPERTS", GROUPS),
+        ),
+        num_warps=warps,
+        types=(("weight_scales", "*u16"),) if scheme == "mxfp4" else (),
+    )  # fmt: skip
+
+
+def direct_form(scheme: str, bm: int) -> Variant:
+    """Return the form for tiles of ``bm`` pairs, one of ``DIRECT_TILES``."""
+    return direct_variant(scheme, bm=bm, depth=_DEPTHS.get((scheme, bm), 1))
+
+
 def combine_variant() -> Variant:
     """Return the form that adds what experts made to the residual stream."""
     return variant(COMBINE, num_warps=4, COLUMNS=CHUNK_COLUMNS)
@@ -151,7 +196,8 @@ def _all() -> tuple[Variant, ...]:
     grouped = (
         grouped_variant(scheme, group, bm=bm) for scheme, group in formats for bm in PAIR_TILES
     )
-    return (*pairs, *grouped, combine_variant())
+    direct = (direct_form(scheme, bm) for scheme, _ in DIRECT_FORMATS for bm in DIRECT_TILES)
+    return (*pairs, *grouped, *direct, combine_variant())
 
 
 VARIANTS = _all()

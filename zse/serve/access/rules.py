@@ -20,6 +20,11 @@ ASSETS = "/ui/assets/"
 """What pages are made of: the same for everybody, and nothing that is known here."""
 PAGES = frozenset({"/dashboard", "/chat", "/documents", "/models", "/keys", "/requests", "/docs"})
 """Of a browser that may not see one of these the login asks for a key."""
+OLLAMA_PATHS = frozenset(
+    f"/api/{name}"
+    for name in ("chat", "generate", "embed", "embeddings", "tags", "ps", "show", "version")
+)
+"""Of Ollama's API, which lie among those of administration."""
 _UNGUARDED = OPEN_PATHS | {"/login"}
 _PATHS: dict[str, Scope] = {
     METRICS_PATH: "metrics",
@@ -41,6 +46,7 @@ _PATHS: dict[str, Scope] = {
     "/rerank": "inference",
     "/v2/rerank": "inference",
     "/ws/chat": "inference",
+    **dict.fromkeys(OLLAMA_PATHS, "inference"),
     "/v1/load_lora_adapter": "admin",
     "/v1/unload_lora_adapter": "admin",
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zse.serve.http.dialects import ANTHROPIC, OPENAI, dialect_of
+from zse.serve.http.dialects import ANTHROPIC, OLLAMA, OPENAI, dialect_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def describe_routes(schema: Schema, hot_routes: Sequence[HotRoute]) -> Schema:
     for name in _UNUSED:
         schemas.pop(name, None)
     types = {route.body() for route in hot_routes if route.body is not None}
-    types |= {OPENAI.error_body, ANTHROPIC.error_body}
+    types |= {dialect.error_body for dialect in (OPENAI, ANTHROPIC, OLLAMA)}
     ordered = sorted(types, key=lambda one: one.__name__)
     schemas.update(msgspec.json.schema_components(ordered, ref_template=_REF)[1])
     for route in hot_routes:
@@ -57,7 +57,7 @@ def _operation_of(route: HotRoute) -> Schema:
     if "200" in responses and route.content_type:
         responses["200"]["content"] = {route.content_type: {"schema": {"type": kind}}}
     if route.streams:
-        responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        responses["200"]["content"][route.stream_type] = {"schema": {"type": "string"}}
     operation: Schema = {"summary": route.summary, "responses": responses}
     if route.method == "POST":
         body = {"type": "object"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import msgspec
 
 from zse.records import record
 from zse.serve.http.dialects import ANTHROPIC
-from zse.serve.parts import Parts
+from zse.serve.parts import Parts, object_of
 from zse.serve.turn import ChoiceEnded
 
 if TYPE_CHECKING:
@@ -153,21 +152,12 @@ def _whole_block(part: Part) -> dict[str, Any]:
         return {"type": "text", "text": part.text}
     if part.kind == "reasoning":
         return {"type": "thinking", "thinking": part.text, "signature": _signature(part)}
-    return {**_opening(part), "input": _object_of(part.text)}
+    return {**_opening(part), "input": object_of(part.text)}
 
 
 def _signature(part: Part) -> str:
     """Return what stands beside a thought: clients drop those without one."""
     return hashlib.sha256(part.text.encode()).hexdigest()
-
-
-def _object_of(text: str) -> dict[str, Any]:
-    """Return the input of a call; one that was cut, or is no object, is empty."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _delta(part: Part, beginning: bytes, text: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zse.errors import ZSEError
 from zse.serve.http.connection_limits import (
@@ -17,6 +17,7 @@ from zse.serve.http.connection_limits import (
     ReadTimeoutError,
     TooManyConnectionsError,
 )
+from zse.serve.http.connection_output import HIGH_WATER_BYTES, ConnectionOutput
 from zse.serve.http.exchange import Exchange, refusal
 from zse.serve.http.framing import framing_of_request
 from zse.serve.http.head import (
@@ -34,10 +35,7 @@ if TYPE_CHECKING:
     from zse.serve.http.connection_limits import ConnectionLimits
     from zse.serve.http.head import Head
     from zse.serve.http.server import ServerState
-    from zse.serve.http.shortcut import Shortcut
 
-HIGH_WATER_BYTES = 64 << 10
-"""Of an answer, or of a body, that wait in this process for the other side to go on."""
 MIN_BYTES_PER_SECOND = 128 << 10
 """What a long body must come with on average, once its first seconds are over."""
 LINGER_SECONDS = 2.0
@@ -46,22 +44,19 @@ PROBES = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 _FIRST_PRINTABLE = 0x21
 
 
-class Connection(asyncio.Protocol):
+class Connection(ConnectionOutput, asyncio.Protocol):
     """Reads requests and runs the application for each."""
 
     def __init__(
         self, limits: ConnectionLimits, *, app: ASGIApp, server_state: ServerState
     ) -> None:
+        super().__init__(asyncio.get_running_loop())
         self._limits = limits
         self._app = app
         self._server = server_state
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._addresses: dict[str, Any] = {}
         self._is_extra = False
         self._is_last = False
         """Whether the connection closes behind the answer that is being made."""
-        # Of what comes in.
         self._buffer = bytearray()
         self._num_searched = 0
         self._exchange: Exchange | None = None
@@ -70,15 +65,6 @@ class Connection(asyncio.Protocol):
         self._deadline = inf
         self._seconds_left = 0.0
         """Until the deadline, when reading was paused."""
-        # Of what goes out.
-        self.is_blocked = False
-        self._unblocked: asyncio.Future[None] | None = None
-        self._pending: list[bytes] = []
-        self._num_pending = 0
-        self._num_written = 0
-        self._num_taken = 0
-        self._taken_at = inf
-        self._borrower: Shortcut | None = None
 
     # --- called by the loop ---------------------------------------------------------------------
 
@@ -117,20 +103,7 @@ class Connection(asyncio.Protocol):
         except ZSEError as error:
             self._refuse(error)
 
-    def pause_writing(self) -> None:
-        self.is_blocked = True
-
-    def resume_writing(self) -> None:
-        self.is_blocked = False
-        if self._unblocked is not None and not self._unblocked.done():
-            self._unblocked.set_result(None)
-
     # --- called by the server and by the limits ---------------------------------------------------
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether bytes wait here for the client."""
-        return bool(self._pending or self._transport.get_write_buffer_size())
 
     def shutdown(self) -> None:
         """Close when the answer that is being made is out; at once when there is none."""
@@ -161,15 +134,10 @@ class Connection(asyncio.Protocol):
 
     def enforce_deadlines(self, now: float) -> None:
         """End what takes longer than it may."""
-        num_waiting = self._transport.get_write_buffer_size()
-        if num_waiting and self._num_written - num_waiting == self._num_taken:
-            if now - self._taken_at >= self._limits.options.write_timeout:
-                LOG.warning("a client took nothing of its answer in time")
-                self._transport.abort()
-                return
-        else:
-            self._num_taken = self._num_written - num_waiting
-            self._taken_at = now
+        if self.seconds_untaken(now) >= self._limits.options.write_timeout:
+            LOG.warning("a client took nothing of its answer in time")
+            self._transport.abort()
+            return
         if now >= self._deadline:
             self._end_reading()
 
@@ -315,71 +283,7 @@ class Connection(asyncio.Protocol):
         seconds = self._limits.options.read_timeout
         self._refuse(ReadTimeoutError(f"The request did not come within {seconds:g} s."))
 
-    # --- writing --------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Send bytes; what one tick of the loop writes leaves together."""
-        self.take_back()
-        if not self._pending:
-            self._loop.call_soon(self._flush)
-        self._pending.append(data)
-        self._num_pending += len(data)
-        if self._num_pending > HIGH_WATER_BYTES:
-            self._flush()
-
-    def write_now(self, data: bytes) -> None:
-        """Send bytes, and what waits before them: a turn of the loop sooner."""
-        self.take_back()
-        if self._pending:
-            self._pending.append(data)
-            self._num_pending += len(data)
-            self._flush()
-        elif not self._transport.is_closing():
-            self._num_written += len(data)
-            self._transport.write(data)
-
-    def lend(self, borrower: Shortcut) -> int | None:
-        """Let another thread write to the socket until this is about to.
-
-        Returns:
-            The socket's descriptor; None where bytes wait for it, or must be encrypted.
-        """
-        self.take_back()
-        transport = self._transport
-        is_quiet = not self._pending and not transport.get_write_buffer_size()
-        if not is_quiet or transport.is_closing() or self._addresses["scheme"] != "http":
-            return None
-        self._borrower = borrower
-        descriptor: int = transport.get_extra_info("socket").fileno()
-        return descriptor
-
-    def take_back(self) -> None:
-        """Have a borrower write no more, and send what it could not."""
-        if self._borrower is None:
-            return
-        borrower, self._borrower = self._borrower, None
-        rest = borrower.settle()
-        if rest and not self._transport.is_closing():
-            self._num_written += len(rest)
-            self._transport.write(rest)
-
-    def _flush(self) -> None:
-        pending = self._pending
-        if not pending:
-            return
-        self._pending = []
-        if self._transport.is_closing():
-            return
-        self._num_written += self._num_pending
-        self._num_pending = 0
-        self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
-
-    async def writable(self) -> None:
-        """Wait until the client has taken what waits for it, or is gone."""
-        while self.is_blocked:
-            if self._unblocked is None or self._unblocked.done():
-                self._unblocked = self._loop.create_future()
-            await asyncio.shield(self._unblocked)
+    # --- ending ---------------------------------------------------------------------------------
 
     def abort(self) -> None:
         """Cut the connection: an answer was begun that cannot be ended."""

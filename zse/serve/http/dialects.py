@@ -1,4 +1,4 @@
-"""How the protocols that are served say what went wrong: OpenAI's words, or Anthropic's.
+"""How the protocols that are served say what went wrong: in OpenAI's, Anthropic's, Ollama's words.
 
 The route decides, so that a refusal by any wrapper reaches a client in the form it reads.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zse.records import record
+from zse.serve.access.rules import OLLAMA_PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,12 @@ class AnthropicError(msgspec.Struct, kw_only=True, tag_field="type", tag="error"
     request_id: str | None
 
 
+class OllamaError(msgspec.Struct, kw_only=True):
+    """The body of every answer of Ollama's routes that is not 2xx."""
+
+    error: str
+
+
 @record
 class Dialect:
     """What the routes of one protocol say beside their answers."""
@@ -76,6 +83,8 @@ class Dialect:
     """A header for the id of the request, besides ``x-request-id``."""
     alive: bytes
     """What is sent into a stream that has been silent for long."""
+    event_end: bytes = b"\n\n"
+    """What ends that event."""
 
 
 def _openai_error(status: int, detail: ErrorDetail, request_id: str) -> bytes:  # noqa: ARG001
@@ -88,6 +97,10 @@ def _anthropic_error(status: int, detail: ErrorDetail, request_id: str) -> bytes
     kind = _ANTHROPIC_KINDS.get(status, fallback)
     error = AnthropicDetail(type=kind, message=detail.message)
     return msgspec.json.encode(AnthropicError(error=error, request_id=request_id or None))
+
+
+def _ollama_error(status: int, detail: ErrorDetail, request_id: str) -> bytes:  # noqa: ARG001
+    return msgspec.json.encode(OllamaError(error=detail.message))
 
 
 OPENAI = Dialect(
@@ -104,8 +117,19 @@ ANTHROPIC = Dialect(
     request_id_header="request-id",
     alive=b'event: ping\ndata: {"type":"ping"}\n\n',
 )
+OLLAMA = Dialect(
+    error_body=OllamaError,
+    make_error=_ollama_error,
+    error_event=b"",
+    request_id_header=None,
+    # A piece of no text, of either route: clients read each line.
+    alive=b'{"message":{"role":"assistant","content":""},"response":"","done":false}\n',
+    event_end=b"\n",
+)
 
 
 def dialect_of(path: str) -> Dialect:
     """Return what the routes at a path speak."""
+    if path in OLLAMA_PATHS:
+        return OLLAMA
     return ANTHROPIC if path.startswith(ANTHROPIC_PATHS) else OPENAI

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from zse.errors import DeadlineError, NotFoundError, UsageError, ZSEError
+from zse.serve.access.rules import OLLAMA_PATHS
 from zse.serve.http.dialects import OPENAI, ErrorDetail, dialect_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ API_PATHS = frozenset(
         "/api/models/search",
         "/health/ready",
         "/health/live",
+        *OLLAMA_PATHS,
     }
 )
 """Paths of this server that messages may name: everything else that looks like one is a file's."""
@@ -168,7 +170,7 @@ def error_frame(error: BaseException, scope: Scope) -> bytes:
     """Return the event that ends the stream of a request in an error."""
     dialect = dialect_of(scope["path"])
     body = dialect.make_error(*describe(error), _request_id(scope))
-    return dialect.error_event + body + b"\n\n"
+    return dialect.error_event + body + dialect.event_end
 
 
 def error_response(error: BaseException, headers: Mapping[str, str] | None = None) -> Response:

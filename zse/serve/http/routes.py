@@ -44,7 +44,9 @@ class HotRoute:
     content_type: str = "application/json"
     """Empty where the status says it all."""
     streams: bool = False
-    """Whether the answer comes as server-sent events where the body asks for that."""
+    """Whether the answer comes piece by piece where the body asks for that."""
+    stream_type: str = "text/event-stream"
+    """Media type of such pieces."""
 
     @property
     def described_path(self) -> str:

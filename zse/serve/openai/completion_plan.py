@@ -120,7 +120,8 @@ def _plan(
 ) -> Plan:
     end_token_ids: tuple[int, ...] = ()
     if body.suffix:
-        last, end_token_ids = _gap(body, model)
+        assert isinstance(body.prompt, str)
+        last, end_token_ids = gap_prompt(body.prompt, body.suffix, model)
     prompts.append(_encode(last, body, model) if isinstance(last, str) else last)
     if end_token_ids:
         body.stop_token_ids = [*(body.stop_token_ids or ()), *end_token_ids]
@@ -207,18 +208,20 @@ def _encode(text: str, body: CompletionRequest, model: LoadedModel) -> list[int]
     return model.tokenizer.encode(text, add_special_tokens=adds_special)
 
 
-def _gap(body: CompletionRequest, model: LoadedModel) -> tuple[list[int], tuple[int, ...]]:
-    """Return the prompt for what stands between ``prompt`` and ``suffix``."""
+def gap_prompt(prompt: str, suffix: str, model: LoadedModel) -> tuple[list[int], tuple[int, ...]]:
+    """Return the prompt for what stands between two texts, and the tokens that end the answer.
+
+    Raises:
+        UnsupportedParameterError: The model fills no gaps.
+    """
     from zse.text.fill import fill_form_of, gap_between
 
-    assert isinstance(body.prompt, str)
-    assert body.suffix is not None
     form = fill_form_of(model.tokenizer)
     if form is None:
         raise UnsupportedParameterError(
             "suffix", f"The model '{model.name}' has no tokens for filling a gap."
         )
-    gap = gap_between(model.tokenizer, form, body.prompt, body.suffix)
+    gap = gap_between(model.tokenizer, form, prompt, suffix)
     return gap.token_ids, gap.end_token_ids
 
 

@@ -51,14 +51,19 @@ def anthropic_entry(model: LoadedModel | AbsentModel) -> dict[str, Any]:
 
 
 async def list_models(request: Request) -> Response:
-    models = _models_of(state_of(request))
+    models = models_of(state_of(request))
     if not _is_anthropics(request):
         return json_response({"object": "list", "data": list(map(model_entry, models))})
     ends = {"first_id": models[0].name, "last_id": models[-1].name, "has_more": False}
     return json_response({"data": list(map(anthropic_entry, models)), **ends})
 
 
-def _models_of(state: AppState) -> list[LoadedModel | AbsentModel]:
+def models_of(state: AppState) -> list[LoadedModel | AbsentModel]:
+    """Return the models that answer, and those that would come; the default is the first.
+
+    Raises:
+        LoadingError: There is none yet, or no longer.
+    """
     if state.fleet is not None:
         state.require_started()
         return state.fleet.listed()
@@ -76,7 +81,7 @@ def _model_of(state: AppState, name: str) -> LoadedModel | AbsentModel:
     if state.fleet is None:
         return state.require_model(name)
     name = state.fleet.default if name == DEFAULT_ALIAS else name
-    listed = {one.name: one for one in _models_of(state)}
+    listed = {one.name: one for one in models_of(state)}
     if (found := listed.get(name)) is not None:
         return found
     for entry in state.models:  # beside the fleet's, those that an admin loaded

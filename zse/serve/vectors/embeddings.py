@@ -12,16 +12,17 @@ import msgspec
 from starlette.responses import Response
 
 from zse.engine.vectors import unit
+from zse.records import record
 from zse.serve.asking import model_for
 from zse.serve.http.errors import BadRequestError
 from zse.serve.http.fields import check_range
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import ignored_header, read_body
 from zse.serve.vectors.protocol import MAX_INPUTS, EmbeddingRequest, read_vector_request
-from zse.serve.vectors.reading import Vectors, encode_texts, read_vectors
+from zse.serve.vectors.reading import encode_texts, read_vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from starlette.requests import Request
 
@@ -30,9 +31,38 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
+@record
+class Embedded:
+    """Texts that have become vectors."""
+
+    body: EmbeddingRequest
+    model: LoadedModel
+    num_tokens: int
+    vectors: Sequence[Sequence[float]]
+    """As the model has them."""
+
+    def written(self) -> Iterator[str | list[float]]:
+        """Yield each vector as the request wants it."""
+        for vector in self.vectors:
+            numbers = _numbers(self.body, vector)
+            is_base64 = self.body.encoding_format == "base64"
+            yield _base64(numbers) if is_base64 else numbers.tolist()
+
+
 async def create_embedding(request: Request) -> Response:
     mapping = await read_body(request)
     body, ignored = await with_body(request, read_vector_request, mapping, EmbeddingRequest)
+    answer = await asyncio.to_thread(_answer, await embedded(request, body))
+    return Response(answer, media_type="application/json", headers=ignored_header(ignored))
+
+
+async def embedded(request: Request, body: EmbeddingRequest) -> Embedded:
+    """Return the vectors of a checked request's texts.
+
+    Raises:
+        BadRequestError: The model makes none, or not such ones.
+        ZSEError: There is no such model or no room, or a text is too long.
+    """
     model = await model_for(request, body.model)
     if model.task == "scores":
         raise BadRequestError(
@@ -47,8 +77,7 @@ async def create_embedding(request: Request) -> Response:
     items = _items(body)
     prompts = await encode_texts(request, body, model, items, params=["input"] * len(items))
     found = await read_vectors(request, body, model, prompts, param="input")
-    answer = await asyncio.to_thread(_answer, body, model, found)
-    return Response(answer, media_type="application/json", headers=ignored_header(ignored))
+    return Embedded(body=body, model=model, num_tokens=found.num_tokens, vectors=found.vectors)
 
 
 def _items(body: EmbeddingRequest) -> list[Any]:
@@ -65,24 +94,19 @@ def _items(body: EmbeddingRequest) -> list[Any]:
     return items
 
 
-def _answer(body: EmbeddingRequest, model: LoadedModel, found: Vectors) -> bytes:
+def _answer(found: Embedded) -> bytes:
     """Return the answer as JSON.
 
     It is made a vector at a time, since encoding keeps every other thread waiting, and the whole
     may be a hundred megabytes.
     """
     entries = [
-        _encode({"object": "embedding", "index": index, "embedding": _written(body, vector)})
-        for index, vector in enumerate(found.vectors)
+        _encode({"object": "embedding", "index": index, "embedding": vector})
+        for index, vector in enumerate(found.written())
     ]
     usage = {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens}
-    rest = _encode({"model": model.name, "usage": usage})
+    rest = _encode({"model": found.model.name, "usage": usage})
     return b'{"object":"list","data":[' + b",".join(entries) + b"]," + rest[1:]
-
-
-def _written(body: EmbeddingRequest, vector: Sequence[float]) -> str | list[float]:
-    numbers = _numbers(body, vector)
-    return _base64(numbers) if body.encoding_format == "base64" else numbers.tolist()
 
 
 def _numbers(body: EmbeddingRequest, vector: Sequence[float]) -> array[float]:
