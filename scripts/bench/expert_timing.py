@@ -18,7 +18,14 @@ from zse.kernels.experts.launch import (
     pair_products,
 )
 from zse.kernels.experts.plan import PairPlan, pair_tile, plan_pairs
-from zse.kernels.experts.variants import DIRECT_TILES, direct_form, grouped_variant
+from zse.kernels.experts.variants import (
+    DIRECT_TILES,
+    UNSORTED_PAIRS,
+    direct_form,
+    grouped_variant,
+    is_sorted,
+    unsorted_form,
+)
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.route.launch import Pending, Router, RouterMatrix, choose, group_pairs, norm_route
@@ -90,9 +97,11 @@ class Layer:
         pairs, scheme = rows * self._shape.slots, self._shape.scheme
         for part, stack, is_down in (("up", self._up, False), ("down", self._down, True)):
             inputs = inputs_of(pairs if is_down else rows, stack.weight.columns, quantized=True)
-            forms = [direct_form(scheme, bm) for bm in DIRECT_TILES]
-            for form in dict.fromkeys([*forms, *(direct_sweep(scheme) if self._sweeps else ())]):
-                self._time_direct(part, stack, inputs, choices, form, is_down)
+            forms = [*(direct_form(scheme, bm) for bm in DIRECT_TILES), unsorted_form(scheme)]
+            forms += direct_sweep(scheme) if self._sweeps else []
+            for form in dict.fromkeys(forms):
+                if is_sorted(form) or pairs <= UNSORTED_PAIRS:
+                    self._time_direct(part, stack, inputs, choices, form, is_down)
             if not is_down:
                 self._activate(
                     pairs, PairPlan(variant=form, splits=1, pairs=pairs, rows=0), quantized=True

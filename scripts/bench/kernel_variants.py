@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.experts.variants import direct_variant, grouped_variant, like_gemv
+from zse.kernels.experts.variants import (
+    DIRECT_TILES,
+    UNSORTED_PAIRS,
+    direct_variant,
+    grouped_variant,
+    like_gemv,
+)
 from zse.kernels.linear.definitions import MATMUL_STREAM
 from zse.kernels.linear.variants import VARIANTS, dot, gemv, imma, matmul
 
@@ -110,8 +116,9 @@ def grouped_sweep(scheme: str, group: int) -> list[Variant]:
 
 def direct_sweep(scheme: str) -> list[Variant]:
     return [
-        direct_variant(scheme, bn=bn, bm=bm, depth=depth, warps=warps)
+        direct_variant(scheme, bn=bn, bm=bm, depth=depth, warps=warps, pairs=pairs)
         for bm, bn, warps, depth in DIRECT_SIZES
+        for pairs in ((0, UNSORTED_PAIRS) if bm == DIRECT_TILES[0] else (0,))
     ]
 
 

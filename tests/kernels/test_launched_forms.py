@@ -276,9 +276,12 @@ def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_f
             inputs = Plain(rows=rows, columns=512, values=0)
             grouped_products(launcher, weight, inputs, choice, grouping, 0, is_down=False)
     grouping = Grouping(pairs=2, groups=4, order=0, starts=0)
-    for (scheme, group), tile in product(expert_forms.DIRECT_FORMATS, expert_forms.DIRECT_TILES):
+    for (scheme, group), tile in product(
+        expert_forms.DIRECT_FORMATS, (*expert_forms.DIRECT_TILES, 0)
+    ):
         stack = LinearWeight(scheme=scheme, rows=64, columns=512, weights=0, group_size=group)
-        codes, form = output(512, quantized=True), expert_forms.direct_form(scheme, tile)
+        codes, form = output(512, quantized=True), expert_forms.unsorted_form(scheme)
+        form = expert_forms.direct_form(scheme, tile) if tile else form
         assert isinstance(codes, Quantized)
         weight = StackedWeight(stack=stack, experts=4)
         direct_products(launcher, weight, codes, CHOICE, grouping, 0, form, is_down=False)

@@ -96,7 +96,7 @@ def direct_products(operands: Mapping[str, int], types: Mapping[str, str], grid:
         outputs[split] = total * row_scales
 
 
-def expert_products(operands: Mapping[str, int], types: Mapping[str, str], grid: Grid) -> None:
+def expert_products(operands: Mapping[str, int], types: Mapping[str, str], _grid: Grid) -> None:
     """Int8 tokens times the matrices of their experts, int4 in groups of 128 or MXFP4."""
     experts, groups, rows, slots = (
         operands[name] for name in ("num_experts", "groups", "rows", "slots")
@@ -110,8 +110,13 @@ def expert_products(operands: Mapping[str, int], types: Mapping[str, str], grid:
     padded[:, :columns] = memory(operands["codes"], torch.int8, lines, columns)
     x_scales = memory(operands["x_scales"], torch.float32, lines, blocks, 1).double()
     values = (padded.view(lines, blocks, GROUP) * x_scales).flatten(1)[:, :columns]
-    order = memory(operands["order"], torch.int32, pairs).tolist()
-    starts = memory(operands["starts"], torch.int32, groups + 1).tolist()
+    listed = memory(operands["order"], torch.int32, pairs)
+    if not operands["starts"]:  # the experts of pairs that are not sorted
+        order = listed.argsort(stable=True).tolist()
+        starts = [int((listed < expert).sum()) for expert in range(groups + 1)]
+    else:
+        order = listed.tolist()
+        starts = memory(operands["starts"], torch.int32, groups + 1).tolist()
     weights = memory(operands["expert_weights"], torch.float32, pairs)
     outputs = memory(operands["outputs"], torch.float32, pairs, height)
     for expert in range(groups):

@@ -13,6 +13,7 @@ from zse.kernels.experts.launch import (
     grouped_products,
     pair_products,
 )
+from zse.kernels.experts.variants import is_sorted
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm.launch import PostNorm, sums_norm
@@ -245,7 +246,8 @@ class ExpertOperations(Products):
         area, start = self._plans.area(mixture, step.shape.rows), step.scratch.experts
         choice, grouping, sums = area.choice(start), area.grouping(start), step.scratch.sums
         assert isinstance(inputs, Quantized)
-        group_pairs(step.launcher, choice, grouping)
+        if is_sorted(forms.up):
+            group_pairs(step.launcher, choice, grouping)
         joined = direct_products(
             step.launcher, mixture.up, inputs, choice, grouping, sums, forms.up, is_down=False
         )

@@ -10,6 +10,7 @@ from zse.kernels.experts.variants import (
     CHUNK_COLUMNS,
     combine_variant,
     grouped_variant,
+    is_sorted,
 )
 from zse.kernels.experts.weight import step_columns
 from zse.kernels.layout import Partials, Plain, Quantized
@@ -105,7 +106,7 @@ def direct_products(
         inputs: A row for each token, or for each pair if ``is_down``.
         grouping: The pairs of ``choice`` in the order of their experts.
         outputs_address: Where float32 [pairs, rows of a matrix] goes.
-        form: One of ``direct_forms``.
+        form: One of ``plan_direct``; only some take pairs of a ``grouping`` (``is_sorted``).
         is_down: Whether products are weighted and summed over the slots of a token.
 
     Returns:
@@ -118,17 +119,21 @@ def direct_products(
     sizes = dict(form.constants)
     tile_rows, tile_pairs = int(sizes["BN"]), int(sizes["BM"])
     codes, scales = weight.shared_bytes()
+    tiles, pairs, starts = choice.pairs, choice.experts, 0
+    if is_sorted(form):
+        tiles = choice.pairs // tile_pairs + grouping.groups
+        pairs, starts = grouping.order, grouping.starts
     launcher.launch(
         form,
-        (-(-weight.rows // tile_rows), choice.pairs // tile_pairs + grouping.groups, 1),
+        (-(-weight.rows // tile_rows), tiles, 1),
         inputs.codes,
         inputs.scales,
         inputs.sums,
         weight.stack.weights,
         weight.stack.scales,
         weight.bias,
-        grouping.order,
-        grouping.starts,
+        pairs,
+        starts,
         choice.weights,
         outputs_address,
         codes // WORD_BYTES,

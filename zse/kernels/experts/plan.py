@@ -8,8 +8,10 @@ from zse.kernels.experts.variants import (
     DIRECT_FORMATS,
     DIRECT_TILES,
     PAIR_TILES,
+    UNSORTED_PAIRS,
     direct_form,
     like_gemv,
+    unsorted_form,
 )
 from zse.kernels.experts.weight import STEP_COLUMNS
 from zse.kernels.linear.plan import plan_linear
@@ -85,8 +87,10 @@ def plan_direct(
     scheme = (weight.stack.scheme, weight.stack.group_size)
     if scheme not in DIRECT_FORMATS or rows > DIRECT_ROWS or weight.columns % STEP_COLUMNS:
         return None
-    larger = sum(pairs / groups > limit for limit in FULL_DIRECT_PAIRS)
-    form = direct_form(weight.stack.scheme, DIRECT_TILES[larger])
+    form = unsorted_form(weight.stack.scheme)
+    if pairs > UNSORTED_PAIRS:
+        larger = sum(pairs / groups > limit for limit in FULL_DIRECT_PAIRS)
+        form = direct_form(weight.stack.scheme, DIRECT_TILES[larger])
     return form if form.suits(target) else None
 
 

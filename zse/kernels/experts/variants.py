@@ -23,6 +23,8 @@ DIRECT_FORMATS = (("int4", 128), ("mxfp4", 32))
 """Schemes and group sizes whose weights go to tensor cores directly, for some tokens."""
 DIRECT_TILES = (8, 16, 32)
 """Pairs of one expert that a program of them multiplies together."""
+UNSORTED_PAIRS = 128
+"""Pairs that a program looks through for those of its expert, where they are not sorted."""
 _DEPTHS = {("int4", 8): 2, ("int4", 16): 2}
 CHUNK_COLUMNS = 1024
 """Columns that a program of ``combine`` adds."""
@@ -156,12 +158,19 @@ def grouped_variant(
     )  # fmt: skip
 
 
-def direct_variant(scheme: str, *, bn: int = 128, bm: int, depth: int, warps: int = 4) -> Variant:
-    """Return the form for tiles of ``bm`` pairs, ``depth`` blocks of weights on their way."""
+def direct_variant(
+    scheme: str, *, bn: int = 128, bm: int, depth: int, warps: int = 4, pairs: int = 0
+) -> Variant:
+    """Return the form for tiles of ``bm`` pairs, ``depth`` blocks of weights on their way.
+
+    Args:
+        pairs: Most pairs, a power of two, that each program looks through; 0 for sorted ones.
+    """
     return Variant(
         kernel=DIRECT_PRODUCTS,
         constants=(
-            ("SCHEME", scheme), ("BN", bn), ("BM", bm), ("DEPTH", depth), ("EXPERTS", GROUPS),
+            ("SCHEME", scheme), ("BN", bn), ("BM", bm), ("DEPTH", depth),
+            ("EXPERTS", 0 if pairs else GROUPS), ("PAIRS", pairs),
         ),
         num_warps=warps,
         types=(("weight_scales", "*u16"),) if scheme == "mxfp4" else (),
@@ -169,8 +178,20 @@ def direct_variant(scheme: str, *, bn: int = 128, bm: int, depth: int, warps: in
 
 
 def direct_form(scheme: str, bm: int) -> Variant:
-    """Return the form for tiles of ``bm`` pairs, one of ``DIRECT_TILES``."""
+    """Return the form for tiles of ``bm`` sorted pairs, one of ``DIRECT_TILES``."""
     return direct_variant(scheme, bm=bm, depth=_DEPTHS.get((scheme, bm), 1))
+
+
+def unsorted_form(scheme: str) -> Variant:
+    """Return the form for up to ``UNSORTED_PAIRS``, as they come."""
+    tile = DIRECT_TILES[0]
+    depth = _DEPTHS.get((scheme, tile), 1)
+    return direct_variant(scheme, bm=tile, depth=depth, pairs=UNSORTED_PAIRS)
+
+
+def is_sorted(form: Variant) -> bool:
+    """Return whether a form for weights to tensor cores takes pairs in the order of experts."""
+    return not dict(form.constants)["PAIRS"]
 
 
 def combine_variant() -> Variant:
@@ -197,7 +218,8 @@ def _all() -> tuple[Variant, ...]:
         grouped_variant(scheme, group, bm=bm) for scheme, group in formats for bm in PAIR_TILES
     )
     direct = (direct_form(scheme, bm) for scheme, _ in DIRECT_FORMATS for bm in DIRECT_TILES)
-    return (*pairs, *grouped, *direct, combine_variant())
+    looked = (unsorted_form(scheme) for scheme, _ in DIRECT_FORMATS)
+    return (*pairs, *grouped, *direct, *looked, combine_variant())
 
 
 VARIANTS = _all()

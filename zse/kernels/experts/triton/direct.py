@@ -130,6 +130,41 @@ def expert_of_tile(starts, groups, BM: gl.constexpr, EXPERTS: gl.constexpr):
     return expert, start + (tile - expert - start // BM) * BM, gl.load(starts + expert + 1)
 
 
+@gluon.constexpr_function
+def one_warp(pairs, warps):
+    """Return how each warp holds a number for each pair, all of them."""
+    held = [[bit] for bit in powers(32, pairs)]
+    warps = [[0] for _ in powers(1, warps)]
+    return gl.DistributedLinearLayout(held, [[1], [2], [4], [8], [16]], warps, [], [pairs])
+
+
+@gluon.jit
+def tile_of_pair(chosen, pairs, token, m, BM: gl.constexpr, PAIRS: gl.constexpr,
+                 WARPS: gl.constexpr):  # fmt: skip
+    """Return the expert of a pair, and it and the next ones of this expert, where a tile begins.
+
+    Returns:
+        The expert; how many pairs the tile has, 0 where none begins with this program's; the pairs
+        in the places of ``token`` and of ``m``, of which those behind the last are the first one.
+    """
+    every: gl.constexpr = one_warp(PAIRS, WARPS)
+    index = gl.arange(0, PAIRS, layout=every)
+    own = gl.program_id(1)
+    expert = gl.load(chosen + own)
+    same = (gl.load(chosen + index, mask=index < pairs, other=-1) == expert).to(gl.int32)
+    before = gl.sum(gl.where(index < own, same, 0), 0)
+    count = gl.minimum(gl.sum(same, 0) - before, BM)
+    if before % BM != 0:
+        count = 0
+    last = own
+    token_pair, m_pair = token * 0 + own, m * 0 + own
+    for place in gl.static_range(1, BM):
+        last = gl.min(gl.where((same != 0) & (index > last), index, PAIRS), 0)
+        token_pair = gl.where((token == place) & (place < count), last, token_pair)
+        m_pair = gl.where((m == place) & (place < count), last, m_pair)
+    return expert, count, token_pair, m_pair
+
+
 @gluon.jit
 def int4_total(codes, x_scales, x_sums, weights, scales, row, n, token, m, blocks,
                BN: gl.constexpr, BM: gl.constexpr, DEPTH: gl.constexpr, SUMS: gl.constexpr,
@@ -235,10 +270,12 @@ def direct_products(codes, x_scales, x_sums, weights, weight_scales, bias, order
                     expert_weights, outputs, shared_weights, shared_scales, N, units, rows, slots,
                     num_experts, groups, has_bias, is_down,
                     SCHEME: gl.constexpr, BN: gl.constexpr, BM: gl.constexpr,
-                    DEPTH: gl.constexpr, EXPERTS: gl.constexpr, PDL: gl.constexpr):  # fmt: skip
+                    DEPTH: gl.constexpr, EXPERTS: gl.constexpr, PAIRS: gl.constexpr,
+                    PDL: gl.constexpr):  # fmt: skip
     """Multiply int8 activations with the matrices [N, K] of their experts.
 
-    Program: (tile of rows of the matrix, tile of pairs of one expert). What goes up is float32
+    Program: (tile of rows of the matrix, tile of pairs of one expert); or (tile of rows of the
+    matrix, pair), where there are up to PAIRS, not sorted. What goes up is float32
     [rows * slots, N], a line for each pair; what goes down is products times the pair's weight, as
     summands of each token: float32 [slots, rows, N].
 
@@ -249,7 +286,8 @@ def direct_products(codes, x_scales, x_sums, weights, weight_scales, bias, order
         weight_scales: int32 pairs [experts, N, K / 128] of int4; uint16 pairs of exponents
             [experts, N, K / 64] of MXFP4.
         bias: float32 [experts, N].
-        order, starts, groups: See ``grouped.grouped_products``.
+        order, starts, groups: See ``grouped.grouped_products``; where pairs are not sorted,
+            ``order`` is the expert of each pair.
         expert_weights: float32 [rows, slots].
         shared_weights, shared_scales: Elements from the stacked matrices to the shared expert's.
         units: K / 128 of int4, K / 32 of MXFP4.
@@ -261,13 +299,20 @@ def direct_products(codes, x_scales, x_sums, weights, weight_scales, bias, order
     if PDL:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
-    expert, first, end = expert_of_tile(starts, groups, BM, EXPERTS)
-    if first < end:
-        place = first + gl.arange(0, BM, layout=gl.SliceLayout(1, taken))
-        pair = gl.load(order + gl.minimum(place, end - 1))
-        token = gl.where(is_down != 0, pair, pair // slots)
-        place = first + gl.arange(0, BM, layout=gl.SliceLayout(0, sums))
-        pair = gl.load(order + gl.minimum(place, end - 1))
+    token = gl.arange(0, BM, layout=gl.SliceLayout(1, taken))
+    place = gl.arange(0, BM, layout=gl.SliceLayout(0, sums))
+    if PAIRS:
+        expert, count, token_pair, pair = tile_of_pair(order, rows * slots, token, place, BM,
+                                                       PAIRS, warps)  # fmt: skip
+    else:
+        expert, first, end = expert_of_tile(starts, groups, BM, EXPERTS)
+        count = gl.minimum(end - first, BM)
+        token_pair, pair = token, place
+        if count > 0:
+            token_pair = gl.load(order + (first + gl.minimum(token, count - 1)))
+            pair = gl.load(order + (first + gl.minimum(place, count - 1)))
+    if count > 0:
+        token = gl.where(is_down != 0, token_pair, token_pair // slots)
         m = gl.where(is_down != 0, pair, pair // slots)
         at = gl.program_id(0) * BN
         row = gl.minimum(at + gl.arange(0, BN, layout=gl.SliceLayout(1, held)), N - 1)
@@ -292,4 +337,4 @@ def direct_products(codes, x_scales, x_sums, weights, weight_scales, bias, order
             total *= gl.load(expert_weights + pair)[None, :]
             line = pair % slots * rows + pair // slots
         out = outputs + line.to(gl.int64)[None, :] * N + n[:, None]
-        gl.store(out, total, mask=(n < N)[:, None] & (place < end)[None, :])
+        gl.store(out, total, mask=(n < N)[:, None] & (place < count)[None, :])
