@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from zse.backends.gpu.prompt_rows import filled_rows
 from zse.backends.types import SampledToken, StepBatch
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.engine.core import EngineCore
 from zse.engine.request import Request, SamplingParams
 from zse.options import load_options

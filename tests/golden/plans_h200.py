@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.kernels.attention.launch import decode_splits
 from zse.kernels.layout import Plain
 from zse.kernels.linear.launch import linear_prefill

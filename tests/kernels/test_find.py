@@ -10,7 +10,7 @@ import pytest
 from broken_rules import breaks
 from sample_packs import sample_pack
 
-from zse.device.known_gpus import A100, H200, L4
+from zse.device.facts_of_gpus import A100, H200, L4
 from zse.errors import NotFoundError
 from zse.kernels import find
 from zse.kernels.errors import KernelPackError, KernelPackNotFound, KernelRule

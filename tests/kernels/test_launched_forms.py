@@ -7,7 +7,7 @@ from itertools import product
 
 from recorded_launches import TABLES, Recorder, output, packed, sums
 
-from zse.device.known_gpus import A100, H200, L4
+from zse.device.facts_of_gpus import A100, H200, L4
 from zse.kernels.attention import variants as attention_forms
 from zse.kernels.attention.context import (
     Context,

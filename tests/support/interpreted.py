@@ -19,7 +19,7 @@ import torch
 from quick_interpreter import quicken
 from twins import TWINS
 
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.kernels.variant import TARGET_CONSTANTS, Variant
 
 if TYPE_CHECKING:

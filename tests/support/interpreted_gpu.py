@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from interpreted import InterpretedLauncher
 
 from zse.device.facts import GpuInfo
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.kernels.layout import BlockTables, Partials, Plain, Quantized
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from interpreted_gpu import HostStream, InterpretedGpu
 
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 
 if TYPE_CHECKING:
     from collections.abc import Callable

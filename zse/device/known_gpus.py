@@ -1,42 +1,48 @@
-"""What the drivers of some GPUs say of them, for plans and estimates where no such GPU is there."""
+"""GPUs that people have or rent, by memory: which one a model needs."""
 
 from __future__ import annotations
 
-from zse.device.facts import DeviceFacts
+from zse.records import record
+from zse.units import MIB
 
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    target="sm_90",
-    warp_threads=32,
-    multiprocessors=132,
-    shared_memory_optin_bytes=227 << 10,
-    l2_bytes=50 << 20,
-    bandwidth_bytes_per_second=4.916736e12,
+DRIVER_BYTES = 600 * MIB
+"""What the driver takes of a GPU for itself, with room to spare."""
+
+
+@record
+class KnownGpu:
+    """A GPU that the kernels are compiled for."""
+
+    name: str
+    memory_mib: int
+    """As its driver reports it."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """What is left for models."""
+        return self.memory_mib * MIB - DRIVER_BYTES
+
+    def holds(self, needed_bytes: int) -> bool:
+        return needed_bytes <= self.usable_bytes
+
+
+KNOWN_GPUS = (
+    KnownGpu(name="RTX 4060", memory_mib=8188),
+    KnownGpu(name="RTX 3060 12 GB", memory_mib=12288),
+    KnownGpu(name="RTX A4000", memory_mib=16376),
+    KnownGpu(name="L4", memory_mib=23034),
+    KnownGpu(name="RTX 4090", memory_mib=24564),
+    KnownGpu(name="RTX 5090", memory_mib=32607),
+    KnownGpu(name="A100 40 GB", memory_mib=40960),
+    KnownGpu(name="L40S", memory_mib=46068),
+    KnownGpu(name="H100", memory_mib=81559),
+    KnownGpu(name="A100 80 GB", memory_mib=81920),
+    KnownGpu(name="H200", memory_mib=143771),
+    KnownGpu(name="B200", memory_mib=183359),
 )
-H100 = DeviceFacts(
-    name="NVIDIA H100 80GB HBM3",
-    target="sm_90",
-    warp_threads=32,
-    multiprocessors=132,
-    shared_memory_optin_bytes=227 << 10,
-    l2_bytes=50 << 20,
-    bandwidth_bytes_per_second=3.3e12,
-)
-A100 = DeviceFacts(
-    name="NVIDIA A100",
-    target="sm_80",
-    warp_threads=32,
-    multiprocessors=108,
-    shared_memory_optin_bytes=163 << 10,
-    l2_bytes=40 << 20,
-    bandwidth_bytes_per_second=1.56e12,
-)
-L4 = DeviceFacts(
-    name="NVIDIA L4",
-    target="sm_89",
-    warp_threads=32,
-    multiprocessors=58,
-    shared_memory_optin_bytes=99 << 10,
-    l2_bytes=48 << 20,
-    bandwidth_bytes_per_second=3e11,
-)
+"""The smallest first."""
+
+
+def smallest_gpu(needed_bytes: int) -> KnownGpu | None:
+    """Return the smallest GPU that holds so much; None where not even the largest does."""
+    return next((gpu for gpu in KNOWN_GPUS if gpu.holds(needed_bytes)), None)

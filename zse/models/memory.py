@@ -17,7 +17,7 @@ from zse.backends.kv_dtypes import dtypes_of
 from zse.backends.kv_groups import groups_of, kv_block_bytes
 from zse.backends.resident import is_read_whole, scratch_bytes
 from zse.backends.states import states_of, states_on_gpu
-from zse.device.known_gpus import H100
+from zse.device.facts_of_gpus import H100
 from zse.errors import UnsupportedModelError
 from zse.format.schemes import Scheme, stored_bytes
 from zse.kernels.linear.weight import LinearWeight

@@ -23,7 +23,7 @@ from zse.backends.gpu.row_maxima import RowMaxima
 from zse.backends.gpu.step_maker import GREEDY
 from zse.backends.gpu.turning import Turning
 from zse.backends.types import StepBatch
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.errors import FormatError, LoadCancelledError, SourceChangedError, StoreError
 from zse.format import ZSEReader
 from zse.format.errors import Rule

@@ -18,7 +18,7 @@ from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.supported import check_supported
 from zse.backends.kv_groups import groups_of
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.errors import UnsupportedModelError
 from zse.kernels.linear.weight import LinearWeight
 from zse.models.decoder import logits_of

@@ -26,7 +26,7 @@ from zse.backends.gpu.scratch import BATCH_ROWS
 from zse.backends.kv_groups import KVGroups, groups_of
 from zse.backends.states import states_of, with_states_that_fit
 from zse.backends.types import MAX_DRAFTS
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.errors import DeviceError
 from zse.kernels.attention.launch import decode_counters_bytes
 from zse.kernels.linear.weight import LinearWeight

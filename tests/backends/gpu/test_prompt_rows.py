@@ -7,7 +7,7 @@ import random
 import pytest
 
 from zse.backends.gpu.prompt_rows import LEAST_SHARE, filled_rows
-from zse.device.known_gpus import A100, H200
+from zse.device.facts_of_gpus import A100, H200
 from zse.kernels.linear.launch_8bit import TILE_TOKENS, relative_time
 
 OF_A_7B = [(4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944)] * 28

@@ -10,7 +10,7 @@ from interpreted_runner import open_runner
 
 from tests.backends.gpu.test_streamed import chunk
 from zse.backends.types import StepBatch
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.errors import DeviceError
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.quantize.locate import locate_model

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from family_shapes import shape_of
-from gpu_facts import H200
 from interpreted_runner import open_runner
 from model_pairs import ARCHITECTURES, CONFIG_CLASSES
 
@@ -17,6 +16,7 @@ from zse.backends.gpu.inputs import InputShape
 from zse.backends.gpu.plans import StepPlans
 from zse.backends.gpu.turned_rows import turns_matrices
 from zse.backends.types import SampledToken, SequenceChunk, StepBatch
+from zse.device.facts_of_gpus import H200
 from zse.kernels.linear.weight import LinearWeight
 from zse.kernels.lm_head_sample.row import SamplingRow
 from zse.models.families import read_checkpoint

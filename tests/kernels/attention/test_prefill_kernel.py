@@ -7,7 +7,7 @@ import torch
 from interpreted import InterpretedLauncher
 from paged_cache import Pages, Tables, leave_behind, relative_error
 
-from zse.device.known_gpus import A100
+from zse.device.facts_of_gpus import A100
 from zse.kernels.attention.launch import (
     AttentionRules,
     PrefillTiles,

@@ -10,7 +10,7 @@ import torch
 from interpreted import InterpretedLauncher
 from paged_cache import Tables, angles, relative_error
 
-from zse.device.known_gpus import H200, L4
+from zse.device.facts_of_gpus import H200, L4
 from zse.errors import UnsupportedModelError
 from zse.kernels.attention.launch import PrefillTiles
 from zse.kernels.attention.reference import TOLERANCE

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from matrices import Matrix, make_matrix, relative_error
 
-from zse.device.known_gpus import H200
+from zse.device.facts_of_gpus import H200
 from zse.kernels.layout import Plain, Turned
 from zse.kernels.linear.launch_8bit import (
     find_row_maxima,

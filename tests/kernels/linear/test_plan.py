@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from zse.device.known_gpus import A100, H200, L4
+from zse.device.facts_of_gpus import A100, H200, L4
 from zse.kernels.linear.definitions import IMMA_DIRECT, IMMA_INT8
 from zse.kernels.linear.direct_forms import DIRECT_FORMATS
 from zse.kernels.linear.plan import (
