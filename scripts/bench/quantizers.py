@@ -1,12 +1,17 @@
 """What our schemes cost a trained model beside those of other libraries: one text, one run.
 
-    python scripts/bench/quantizers.py CHECKPOINT [--only int4 ...] [--tokens 768] [--device cuda]
+    python scripts/bench/quantizers.py CHECKPOINT [--only int4 ...] [--noise] [--device cuda]
 
 Every matrix of the layers of a checkpoint is quantized without data and put back in float32; head
 and embedding stay as they are, so that rows differ in rounding alone. The reference is the same
 checkpoint in float32. A library that is not installed is left out and named: bitsandbytes comes
 with the ``hf`` extra, hqq and torchao belong into an environment of their own. Prints a row a
 quantizer and one JSON object as the last line. A 1.5B takes 10 GB of memory.
+
+A checkpoint that was in four bits once, such as one that was made of a GGUF file, has few values in
+each small group, which roundings in groups as small find again: that flatters them. ``--noise``
+adds noise as wide as a step of those, which leaves no such grid, and the model with it is the
+reference.
 """
 
 from __future__ import annotations
@@ -129,6 +134,8 @@ def torchao(group_size: int) -> Rounding:
 
 OURS = "zse"
 QUERIES_KEYS_VALUES = re.compile(r"\.layers\.(\d+)\..*\.[qkv]_proj\.weight")
+NOISE_COLUMNS = 32
+"""As many weights as share a scale in GGUF's types of four bits."""
 NARROW_EVERY = 8
 """Layers of which the last one has groups of 64 there instead of INT8."""
 QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
@@ -162,6 +169,16 @@ def rounding_of(quantizer: str, name: str, columns: int) -> tuple[float, Roundin
     if int(found[1]) % NARROW_EVERY == NARROW_EVERY - 1:
         return rounding_of("int4-g64", name, columns)
     return 8 + 32 / columns, int8
+
+
+def add_noise(model: Any) -> None:
+    """Hide the grid that four bits left: noise of a step of each 32 weights, always the same."""
+    torch.manual_seed(7)
+    for weight in matrices(model).values():
+        groups = weight.view(-1, NOISE_COLUMNS)
+        low, high = groups.aminmax(dim=1, keepdim=True)
+        groups += (torch.rand_like(groups) - 0.5) * (high - low) / 15
+        weight.copy_(weight.bfloat16())
 
 
 def matrices(model: Any) -> dict[str, torch.Tensor]:
@@ -237,6 +254,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(QUANTIZERS), choices=QUANTIZERS)
     parser.add_argument("--text", nargs="+", type=Path, default=[], help="instead of the sample")
     parser.add_argument("--tokens", type=int, default=768, help="of each text, at most")
+    parser.add_argument("--noise", action="store_true", help="for checkpoints once in four bits")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N, of torch")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -245,6 +263,9 @@ def main() -> None:
         options.checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False
     )
     model = model.eval().to(device)
+    if options.noise:
+        with torch.no_grad():
+            add_noise(model)
     exact = {name: kept(weight.detach()) for name, weight in matrices(model).items()}
     tokenizer = Tokenizer.from_sections(partial(text_of, options.checkpoint))
     windows = windows_of(
@@ -270,7 +291,7 @@ def main() -> None:
         found = evaluate(reader, windows, reference)
         results[name] = shown(name, round(bits, 3), error, found)
     facts = {"subject": "quantizers", "model": options.checkpoint.parent.name, **machine_facts()}
-    facts |= {"num_windows": len(windows), "libraries": libraries}
+    facts |= {"num_windows": len(windows), "noise": options.noise, "libraries": libraries}
     print(json.dumps({**facts, "results": results}))
 
 

@@ -117,3 +117,21 @@ def test_a_gpu_without_memory_names_the_way_out() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert caught.value.hint is not None
     assert "--device cpu" in caught.value.hint
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("has_importance", [False, True], ids=["alike", "by-importance"])
+@pytest.mark.parametrize(("name", "group_size"), [*QUANTIZED, (Scheme.INT3, 64), (Scheme.INT2, 32)])
+def test_a_gpu_makes_the_bytes_that_the_cpus_make(
+    name: Scheme, group_size: int, has_importance: bool
+) -> None:
+    torch.manual_seed(11)
+    wide = torch.distributions.StudentT(3.0).sample((192, 1024)) * 0.02
+    rows = torch.cat([wide, torch.randn(192, 1024) * 3e-4, torch.full((1, 1024), 0.5)])
+    rows = torch.cat([rows, torch.zeros(1, 1024), wide[:8].bfloat16().float()])
+    importance = torch.rand(1024).square() + 1e-3 if has_importance else None
+    expected = quantize_rows(name, rows, group_size, importance)
+    there = None if importance is None else importance.cuda()
+    found = quantize_rows(name, rows.cuda(), group_size, there)
+    differing = {role: int((found[role].cpu() != part).sum()) for role, part in expected.items()}
+    assert differing == dict.fromkeys(expected, 0)
