@@ -28,7 +28,8 @@ class HeadStart:
     Args:
         phases: Told what takes the time.
         progress: Told how far a conversion or a download is.
-        retained: What another model of the same shape has left, if one has.
+        retained: What another model of the same shape has left, if one has: it is taken over at
+            once then, for there is nothing to wait for beside it.
     """
 
     def __init__(
@@ -46,6 +47,10 @@ class HeadStart:
         self._has_file = threading.Event()
         self._opened: OpenedModel | None = None
         self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        if retained is not None:
+            self._open()
+            return
         self._thread = threading.Thread(target=self._open, name="zse-open", daemon=True)
         self._thread.start()
 
@@ -67,7 +72,7 @@ class HeadStart:
         Raises:
             ZSEError: What opening it raised.
         """
-        self._thread.join()
+        self._wait()
         if self._opened is None:
             raise self._error or RuntimeError("a model can be taken once")
         opened, self._opened = self._opened, None
@@ -75,10 +80,14 @@ class HeadStart:
 
     def abandon(self) -> None:
         """Give back what was opened, if nobody took it."""
-        self._thread.join()
+        self._wait()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abandon()
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
 
     def _open(self) -> None:
         settings, options = self._settings, self._settings.serve.load

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zse.models.spec import ModelSpec
     from zse.serve.head_start import HeadStart
     from zse.serve.progress import LoadProgress
-    from zse.serve.tokenizer_cache import TokenizerCache
+    from zse.serve.text_cache import TextCache
     from zse.server_options import ServeOptions
     from zse.settings import Settings
     from zse.text.dialect import Dialect
@@ -46,16 +46,16 @@ def load_served_model(
     settings: Settings,
     progress: LoadProgress,
     head_start: HeadStart,
-    tokenizer_cache: TokenizerCache | None = None,
+    text_cache: TextCache | None = None,
 ) -> LoadedModel:
     """Load the model that is being opened, and tell of each phase; all of it is there then.
 
-    A tokenizer that is cached is not read again.
+    A tokenizer and a template that are cached are not made again.
 
     Raises:
         ZSEError: The model is missing, damaged or does not fit the device.
     """
-    model = begin_served_model(settings, progress, head_start, tokenizer_cache)
+    model = begin_served_model(settings, progress, head_start, text_cache)
     try:
         model.settle()
     except BaseException:
@@ -68,7 +68,7 @@ def begin_served_model(
     settings: Settings,
     progress: LoadProgress,
     head_start: HeadStart,
-    tokenizer_cache: TokenizerCache | None = None,
+    text_cache: TextCache | None = None,
 ) -> LoadedModel:
     """Do what ``load_served_model`` does, but for the weights that are still on their way.
 
@@ -86,8 +86,9 @@ def begin_served_model(
         reader, phases = head_start.file(), progress.ledger.phase
         # The GPU is still being opened: whatever needs only the file is done now, since Python is
         # slower beside the threads that load.
-        compiling = beside.submit(template_of, reader)
-        tokenizer = None if tokenizer_cache is None else tokenizer_cache.get(reader)
+        tokenizer = None if text_cache is None else text_cache.tokenizer(reader)
+        template = None if text_cache is None else text_cache.template(reader)
+        compiling = None if template is not None else beside.submit(template_of, reader)
         reading = FileReading(reader, phases, tokenizer, head_start.known_spec)
         preload(options.load.device, reading.spec)
         name = options.served_model_name or model_name_of(options.model)
@@ -104,7 +105,8 @@ def begin_served_model(
             num_adapters=len(adapters) + _MORE_ADAPTERS * bool(options.adapter_places),
             runner_of=_mesh_of(settings),
         )
-        template = compiling.result()
+        if compiling is not None:
+            template = compiling.result()
     with progress.enter("engine"):
         if options.telemetry.trace_steps:
             _trace_steps(loaded, options.telemetry.trace_steps, name)

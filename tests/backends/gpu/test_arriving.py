@@ -414,7 +414,7 @@ def test_a_layer_finds_what_it_reads_when_another_thread_has_just_seen_all_arriv
     arrival = passes._arrival
     passes.settle()
     part = passes._part(0)
-    assert arrival.wait_for_group(part.groups[0]) is None
+    assert arrival.wait_for_group(passes._numbers[part.groups[0]]) is None
     assert part.holds(opened.runner._backend._model.weights.linears["layers.0.qkv.weight"])
     assert not part.holds(opened.runner._backend._model.weights.linears["layers.1.qkv.weight"])
     opened.runner.close()

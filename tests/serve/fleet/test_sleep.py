@@ -184,11 +184,11 @@ def test_the_second_level_drops_tokenizers_and_pages(fleet, call, state, monkeyp
     monkeypatch.setattr(moves, "_drop_pages", dropped.append)
     fleet.ask("a")
     call("POST", "/sleep?level=1")
-    tokenizer_cache = state.fleet.moves._loader.tokenizer_cache
-    assert len(tokenizer_cache) == 1
+    text_cache = state.fleet.moves._loader.text_cache
+    assert len(text_cache) == 1
     assert dropped == []
     call("POST", "/sleep?level=2")
-    assert len(tokenizer_cache) == 0
+    assert len(text_cache) == 0
     assert len(dropped) == 8
     assert state.fleet.sleep.level == 2
 

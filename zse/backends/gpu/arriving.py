@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.graphs import Rehearsal
-    from zse.backends.gpu.passes import Passes
+    from zse.backends.gpu.passes import ComingLayers, Passes
     from zse.backends.gpu.turning import Turning
     from zse.backends.handles import LayerWeights
     from zse.device.phases import Phases
@@ -82,6 +82,7 @@ class ArrivingPasses(WholePasses):
     def __init__(self, arrival: Arrival, plan: ReadPlan, spec: ModelSpec) -> None:
         self._spec = spec
         self._is_rehearsal = False
+        self._parts: list[_Part] = []
         self.begin_again(arrival, plan)
 
     def begin_again(self, arrival: Arrival, plan: ReadPlan) -> None:
@@ -90,9 +91,8 @@ class ArrivingPasses(WholePasses):
         """None once another thread, or this one, has seen all of it arrive."""
         self._placement = arrival.placement
         self._address = arrival.block.address
-        self._plan = plan
+        self._numbers = {group.name: index for index, group in enumerate(plan.groups)}
         self._report: LoadReport | None = None
-        self._parts: list[_Part] = []
         self._turning: tuple[Turning, Launcher] | None = None
         """What a pass reads of each matrix's turned form, still to be made of some."""
 
@@ -101,8 +101,8 @@ class ArrivingPasses(WholePasses):
         return self._arrival is not None
 
     @property
-    def entered_by(self) -> Callable[[int], None] | None:
-        return None if self._arrival is None else self.enter
+    def coming(self) -> ComingLayers | None:
+        return None if self._arrival is None else self
 
     def scopes(self, layers: Sequence[LayerWeights]) -> list[AbstractContextManager[LayerWeights]]:
         return [_ArrivingLayer(self, index, layer) for index, layer in enumerate(layers)]
@@ -122,6 +122,10 @@ class ArrivingPasses(WholePasses):
         """Wait for what stands before the layers."""
         if self._arrival is not None and not self._is_rehearsal:
             self._wait_for(self._part(-1))
+
+    def is_here(self, place: int) -> bool:
+        """Whether nothing of a layer is read."""
+        return not any(name in self._numbers for name in self._part(place).groups)
 
     def enter(self, place: int) -> None:
         """Wait for a layer, and have its matrices turned if the pass reads them so."""
@@ -185,9 +189,10 @@ class ArrivingPasses(WholePasses):
         arrival = self._arrival
         if arrival is None:  # another thread has seen all of it arrive
             return
+        numbers = [self._numbers[name] for name in part.groups if name in self._numbers]
         with _of_a_pass():
-            for group in part.groups:
-                arrival.wait_for_group(group)
+            for number in sorted(numbers):
+                arrival.wait_for_group(number)
 
     def _part(self, place: int) -> _Part:
         """Return what a layer reads, by its place; for -1, what the layers stand on."""
@@ -198,7 +203,6 @@ class ArrivingPasses(WholePasses):
     def _assign(self) -> list[_Part]:
         """Return what each part of the program reads, the head's excepted."""
         placement = self._placement
-        numbers = {group.name: index for index, group in enumerate(self._plan.groups)}
         group_of = {
             entry.name: group for group, entries in members(placement.header) for entry in entries
         }
@@ -214,7 +218,7 @@ class ArrivingPasses(WholePasses):
             found[1 + place].update((group.name, group) for group in groups)
         return [
             _Part(
-                groups=sorted(numbers[name] for name in groups if name in numbers),
+                groups=tuple(groups),
                 spans=[
                     (shift + group.offset_bytes, shift + group.end_bytes)
                     for group in groups.values()
@@ -228,8 +232,7 @@ class ArrivingPasses(WholePasses):
 class _Part:
     """What a part of the program reads."""
 
-    groups: Sequence[int]
-    """By their numbers in the plan; what is there already is not in it."""
+    groups: tuple[str, ...]
     spans: Sequence[tuple[int, int]]
     """Addresses where its weights lie, from the first to behind the last."""
 

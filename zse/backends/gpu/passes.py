@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from zse.stream.weights import StreamFacts
 
 
+class ComingLayers(Protocol):
+    """Layers whose weights are on their way, by their places."""
+
+    def is_here(self, place: int, /) -> bool:
+        """Whether nothing of a layer is on its way."""
+
+    def enter(self, place: int, /) -> None:
+        """Wait for a layer, and have its matrices turned if the pass reads them so."""
+
+
 class Passes(Protocol):
     """What differs between resident, arriving and streamed models."""
 
@@ -40,8 +50,8 @@ class Passes(Protocol):
         """Whether weights may still be loading, so that passes have to wait for them."""
 
     @property
-    def entered_by(self) -> Callable[[int], None] | None:
-        """What waits for the weights of a layer, by its place; None where passes need not."""
+    def coming(self) -> ComingLayers | None:
+        """What waits for the weights of layers; None where passes need not."""
 
     def before_layers(self) -> None:
         """Wait for the weights that are used before the first layer."""
@@ -101,7 +111,7 @@ class WholePasses:
         return False
 
     @property
-    def entered_by(self) -> Callable[[int], None] | None:
+    def coming(self) -> ComingLayers | None:
         return None
 
     def before_layers(self) -> None:

@@ -16,9 +16,10 @@ from zse.backends.gpu.patterns import FIRST, signature_of
 from zse.kernels.launcher import Launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from zse.backends.gpu.inputs import InputShape
+    from zse.backends.gpu.passes import ComingLayers
     from zse.backends.gpu.patterns import Kind, Member, Pattern, Patterns
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Grid
@@ -33,8 +34,8 @@ class RepeatingLauncher:
     launcher: Launcher
     patterns: Patterns
     shape: InputShape
-    enter: Callable[[int], None] | None = None
-    """Waits for the weights of a layer, by its place; None where all are there."""
+    coming: ComingLayers | None = None
+    """Waits for the weights of layers; None where all are there."""
     _mode: Literal["pass", "note", "mute"] = "pass"
     _layer: int = -1
     _noted: dict[int, list[Launch]] = field(default_factory=dict)
@@ -116,14 +117,18 @@ class RepeatingLauncher:
 
     def _repeat(self, run: list[Member]) -> None:
         """Launch some layers, from the one that begins on."""
-        if self.enter is None:
-            for kind, rounds in _stretches(run):
-                kind.launch(self.launcher, self._noted[kind.reference], rounds)
-            return
-        for layer, (kind, number) in enumerate(run, self._layer):
-            self.enter(layer)
-            one = range(number, number + 1)
-            kind.launch(self.launcher, self._noted[kind.reference], one)
+        begin = 0
+        if self.coming is not None:
+            for place in range(len(run)):
+                if not self.coming.is_here(self._layer + place):
+                    self._launch(run[begin:place])  # what stands before it need not wait
+                    begin = place
+                self.coming.enter(self._layer + place)
+        self._launch(run[begin:])
+
+    def _launch(self, run: list[Member]) -> None:
+        for kind, rounds in _stretches(run):
+            kind.launch(self.launcher, self._noted[kind.reference], rounds)
 
     def _note(self) -> None:
         self._mode = "note"

@@ -80,8 +80,8 @@ class StepMaker:
             self._model.prepare_turned(self._launcher)
         step = self._step(shape, self._eager_inputs.address, memory, plan.sampling_kind)
         if self._repeats(shape):
-            enter = self._model.passes.entered_by
-            launcher = RepeatingLauncher(self._launcher, self.patterns, shape, enter)
+            coming = self._model.passes.coming
+            launcher = RepeatingLauncher(self._launcher, self.patterns, shape, coming)
             step = replace(step, launcher=launcher)
         if not plan.wants_hidden:
             return step

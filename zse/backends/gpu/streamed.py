@@ -56,7 +56,7 @@ class StreamedPasses:
     # --- what is always there -------------------------------------------------------------------
 
     is_arriving = False
-    entered_by: Callable[[int], None] | None = None
+    coming = None
     """Layers are not launched after patterns."""
 
     def before_layers(self) -> None:

@@ -27,7 +27,7 @@ from zse.serve.admin.places import Places
 from zse.serve.head_start import HeadStart
 from zse.serve.load import begin_served_model, load_served_model
 from zse.serve.models import NameTakenError
-from zse.serve.tokenizer_cache import TokenizerCache
+from zse.serve.text_cache import TextCache
 
 if TYPE_CHECKING:
     from zse.models.memory import MemoryEstimate
@@ -56,7 +56,7 @@ class ModelLoader:
         self.places = Places(options.model, options.places, start_name=options.served_model_name)
         if state.fleet is not None:
             self.places.add(seat.placed for seat in state.fleet.seats.values())
-        self.tokenizer_cache = TokenizerCache()
+        self.text_cache = TextCache()
         self.orders: dict[str, LoadOrder] = {}
         """What each model was last loaded by, by its name."""
         self.latest: Load | None = None
@@ -202,7 +202,7 @@ class ModelLoader:
         head_start = HeadStart(settings, ledger.phase, ledger.report, load.order.retained)
         try:
             begin = begin_served_model if load.order.is_awaited else load_served_model
-            return begin(settings, load.progress, head_start, self.tokenizer_cache)
+            return begin(settings, load.progress, head_start, self.text_cache)
         except BaseException:
             head_start.abandon()  # this process lives on, and has no other use for the memory
             raise

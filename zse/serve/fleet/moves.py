@@ -306,7 +306,7 @@ class Moves:
         found = {name: one.adapter for name, one in entry.adapters.items()}
         seat.adapters = {name: one.folder for name, one in found.items() if one is not None}
         seat.note(model)
-        self._loader.tokenizer_cache.put(model)
+        self._loader.text_cache.put(model)
         self._state.models.remove(entry)
         file = None
         if wanted_by is not None and self._is_plain(entry):
@@ -349,7 +349,7 @@ class Moves:
 
     def forget(self) -> None:
         """Drop what a quick return stands on: tokenizers, kernels, prefixes, pages of files."""
-        self._loader.tokenizer_cache.clear()
+        self._loader.text_cache.clear()
         if self._state.options.load.cache.prefix_store:
             from zse.engine.prefixes.memory_store import forget_all
 
