@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.products import Products
 from zse.kernels.layout import Plain
-from zse.kernels.linear.launch_8bit import multiply_kept
+from zse.kernels.linear.launch_8bit import linear_8bit_alike, multiply_kept
 from zse.kernels.linear.plan import MAX_ROWS
 from zse.kernels.linear.weight import supports_quantized
 from zse.kernels.lm_head_sample.launch import cap_logits, sample
@@ -42,8 +42,7 @@ class Choosing(Products):
         logits, own = step.scratch.logits, head.rows
         vocab = self._model.spec.vocab_size
         if kept is not None and isinstance(output, Plain):
-            turned = self._turned(step, output)
-            multiply_kept(step.launcher, weight, turned, logits, "fp32", kept=kept)
+            self._multiply_head(step, weight, self._turned(step, output), logits, kept)
         elif own is None:
             self._multiply(step, weight, output, logits, max_splits=1, exact=True)
         else:
@@ -59,13 +58,23 @@ class Choosing(Products):
         if head.softcap is not None:
             cap_logits(step.launcher, logits, rows=output.rows, vocab=vocab, softcap=head.softcap)
 
+    def _multiply_head(
+        self, step: Step, weight: LinearWeight, inputs: Turned, logits: int, kept: Turned
+    ) -> None:
+        if self._model.plans.turns_all:
+            linear_8bit_alike(step.launcher, weight, inputs, logits, "fp32", kept=kept, splits=1)
+        else:
+            multiply_kept(step.launcher, weight, inputs, logits, "fp32", kept=kept)
+
     def _kept_head(self, step: Step) -> Turned | None:
         """Return the head as a decode step reads it beside turned matrices; None where it is not.
 
-        The norm of fewer rows writes what the head reads without a pass over it.
+        The norm of fewer rows writes what the head reads without a pass over it. Rows whose bits
+        may depend on nothing else read it where all matrices are kept, the head with them.
         """
+        plans = self._model.plans
         is_wide = step.rounding == "tokens" and not step.shape.prefill_rows
-        if not is_wide or self._model.plans.deterministic:
+        if not is_wide or (plans.deterministic and not plans.turns_all):
             return None
         return self._model.kept_weights.of(self.ends.head)
 

@@ -38,7 +38,7 @@ from zse.kernels.rope_store.launch import rope_table
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from zse.backends.gpu.collectives import Collectives
     from zse.backends.gpu.flow import StreamFlow
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
+    from zse.kernels.linear.weight import LinearWeight
     from zse.kernels.tuning import Tuning
     from zse.models.layer_spec import AttentionSpec
     from zse.models.rope import RoPESpec
@@ -207,13 +208,12 @@ class DeviceModel:
         _tell_form(alone)
 
     def _keeps_all(self, plans: StepPlans) -> bool:
-        """Whether all matrices are kept that some steps would multiply turned."""
+        """Whether all matrices are kept that rows computed alone would be multiplied with."""
         is_whole = self.collectives is None and self.flow is None
-        return is_whole and self._keeps_layers(plans)
+        return is_whole and self._keeps(plans.kept_matrices)
 
-    def _keeps_layers(self, plans: StepPlans) -> bool:
-        layers = plans.turned_matrices
-        return bool(layers) and self.kept_weights.keeps(layers)
+    def _keeps(self, matrices: Sequence[LinearWeight]) -> bool:
+        return bool(matrices) and self.kept_weights.keeps(matrices)
 
     def note_arrived(self) -> None:
         """Let steps of fewer rows read kept weights from when all weights are there."""
@@ -248,7 +248,7 @@ class DeviceModel:
     def _note_kept(self) -> None:
         plans = self._usual_plans
         if not plans.deterministic:  # else it was decided when the model was opened
-            plans.keep_turned(self._keeps_layers(plans))
+            plans.keep_turned(self._keeps(plans.turned_matrices))
 
     @cached_property
     def unlike_layers(self) -> frozenset[int]:

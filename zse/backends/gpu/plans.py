@@ -253,7 +253,7 @@ class StepPlans:
     def kept_matrices(self) -> Sequence[LinearWeight]:
         """Those that may be kept turned; the head, which steps of many answers read, is last."""
         head, layers = self._spec.head, self.turned_matrices
-        if not layers or self.deterministic or head.weight is None or head.rows is not None:
+        if not layers or head.weight is None or head.rows is not None:
             return layers
         weight = self._linears[head.weight.name]
         is_kept = takes_8bit(weight) and weight.rows * weight.columns < MOST_KEPT
