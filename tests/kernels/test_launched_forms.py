@@ -39,7 +39,13 @@ from zse.kernels.embed.launch import EmbedTable, Placing, embed
 from zse.kernels.exchange import variants as exchange_forms
 from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_sum
 from zse.kernels.experts import variants as expert_forms
-from zse.kernels.experts.launch import combine, direct_products, grouped_products, pair_products
+from zse.kernels.experts.launch import (
+    combine,
+    direct_gates,
+    direct_products,
+    grouped_products,
+    pair_products,
+)
 from zse.kernels.experts.plan import PairPlan
 from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.gate_up import variants as gate_up_forms
@@ -285,6 +291,10 @@ def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_f
         assert isinstance(codes, Quantized)
         weight = StackedWeight(stack=stack, experts=4)
         direct_products(launcher, weight, codes, CHOICE, grouping, 0, form, is_down=False)
+        gates = expert_forms.gates_form(form, expert_forms.GATES[scheme])
+        if gates is not None:
+            gated = output(16, quantized=True)
+            direct_gates(launcher, weight, codes, CHOICE, grouping, gated, gates)
     combine(launcher, 0, Plain(rows=2, columns=512, values=0), CHOICE)
     assert launcher.keys == packed(of=expert_forms.VARIANTS)
 

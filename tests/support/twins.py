@@ -15,7 +15,7 @@ from zse.format.mxfp4 import MXFP4_CODES
 from zse.kernels.turned.variants import GATES_EXTRA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from zse.device.gpu import Grid
 
@@ -98,27 +98,53 @@ def direct_products(operands: Mapping[str, int], types: Mapping[str, str], grid:
 
 def expert_products(operands: Mapping[str, int], types: Mapping[str, str], _grid: Grid) -> None:
     """Int8 tokens times the matrices of their experts, int4 in groups of 128 or MXFP4."""
-    experts, groups, rows, slots = (
-        operands[name] for name in ("num_experts", "groups", "rows", "slots")
+    rows, slots, height = (operands[name] for name in ("rows", "slots", "N"))
+    is_down = bool(operands["is_down"])
+    weights = memory(operands["expert_weights"], torch.float32, rows * slots)
+    outputs = memory(operands["outputs"], torch.float32, rows * slots, height)
+    for pair, product in products_of_pairs(operands, types, height, is_down=is_down):
+        row, slot = divmod(pair, slots)
+        line = slot * rows + row if is_down else pair
+        outputs[line] = product * weights[pair] if is_down else product
+
+
+def expert_gates(operands: Mapping[str, int], types: Mapping[str, str], _grid: Grid) -> None:
+    """The same of matrices up, then silu(gate) * up of int4, or that of gpt-oss of MXFP4."""
+    width, pairs = operands["width"], operands["rows"] * operands["slots"]
+    groups, limit = -(-width // GROUP), operands["limit"]
+    codes = memory(operands["outputs"], torch.int8, pairs, width)
+    scales = memory(operands["scales"], torch.float32, pairs, groups)
+    sums = memory(operands["output_sums"], torch.float32, pairs, groups)
+    for pair, product in products_of_pairs(operands, types, 2 * width, is_down=False):
+        gate, up = product.chunk(2)
+        slope = gate
+        if types["weight_scales"] == "*u16":
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit) + 1
+            slope = 1.702 * gate
+        padded = torch.zeros(groups * GROUP, dtype=torch.float64)
+        padded[:width] = gate * torch.sigmoid(slope) * up
+        largest = padded.view(groups, GROUP).abs().amax(-1)
+        rounded = torch.round(padded.view(groups, GROUP) * (127 / largest)[:, None])
+        codes[pair] = rounded.flatten()[:width]
+        scales[pair], sums[pair] = largest / 127, largest / 127 * rounded.sum(-1)
+
+
+def products_of_pairs(
+    operands: Mapping[str, int], types: Mapping[str, str], height: int, *, is_down: bool
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield each pair of a token and a slot, and float64 [height], its expert's product."""
+    experts, groups, rows, slots, units = (
+        operands[name] for name in ("num_experts", "groups", "rows", "slots", "units")
     )
-    height, units, is_down = operands["N"], operands["units"], operands["is_down"]
     is_mxfp4 = types["weight_scales"] == "*u16"
     columns, scale_bytes = (units * 32, 2) if is_mxfp4 else (units * GROUP, 4)
-    pairs, lines = rows * slots, rows * (slots if is_down else 1)
+    lines = rows * (slots if is_down else 1)
     blocks = -(-columns // GROUP)
     padded = torch.zeros(lines, blocks * GROUP, dtype=torch.float64)
     padded[:, :columns] = memory(operands["codes"], torch.int8, lines, columns)
     x_scales = memory(operands["x_scales"], torch.float32, lines, blocks, 1).double()
     values = (padded.view(lines, blocks, GROUP) * x_scales).flatten(1)[:, :columns]
-    listed = memory(operands["order"], torch.int32, pairs)
-    if not operands["starts"]:  # the experts of pairs that are not sorted
-        order = listed.argsort(stable=True).tolist()
-        starts = [int((listed < expert).sum()) for expert in range(groups + 1)]
-    else:
-        order = listed.tolist()
-        starts = memory(operands["starts"], torch.int32, groups + 1).tolist()
-    weights = memory(operands["expert_weights"], torch.float32, pairs)
-    outputs = memory(operands["outputs"], torch.float32, pairs, height)
+    order, starts = order_of_pairs(operands, rows * slots, groups)
     for expert in range(groups):
         codes = expert * height * columns // 2
         scales = expert * height * (units // 2 * 2 if is_mxfp4 else units * 4)
@@ -129,14 +155,22 @@ def expert_products(operands: Mapping[str, int], types: Mapping[str, str], _grid
             operands["weights"] + codes, operands["weight_scales"] + scales, height, units, is_mxfp4
         )
         for pair in order[starts[expert] : starts[expert + 1]]:
-            row, slot = divmod(pair, slots)
-            product = matrix @ values[pair if is_down else row]
+            product = matrix @ values[pair if is_down else pair // slots]
             if operands["has_bias"] and expert < experts:
                 bias = operands["bias"] + expert * height * 4
                 product += memory(bias, torch.float32, height)
-            outputs[slot * rows + row if is_down else pair] = (
-                product * weights[pair] if is_down else product
-            )
+            yield pair, product
+
+
+def order_of_pairs(
+    operands: Mapping[str, int], pairs: int, groups: int
+) -> tuple[list[int], list[int]]:
+    """Return pairs in the order of their experts, and where those of each begin."""
+    listed = memory(operands["order"], torch.int32, pairs)
+    if operands["starts"]:
+        return listed.tolist(), memory(operands["starts"], torch.int32, groups + 1).tolist()
+    starts = [int((listed < expert).sum()) for expert in range(groups + 1)]
+    return listed.argsort(stable=True).tolist(), starts
 
 
 def four_bit_matrix(
@@ -212,6 +246,7 @@ def signs(columns: int) -> torch.Tensor:
 
 TWINS: Mapping[str, Twin] = {
     "attention.decode_wide": attention_decode_wide,
+    "experts.direct_gates": expert_gates,
     "experts.direct_products": expert_products,
     "linear.imma_direct": direct_products,
     "turned.gates": turned_gates,

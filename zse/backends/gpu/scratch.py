@@ -116,16 +116,21 @@ class Scratch:
         """Return the activations as bfloat16 [rows, columns], from ``first_row`` on."""
         return Plain(rows=rows, columns=columns, values=self.activations + first_row * columns * 2)
 
-    def quantized(self, rows: int, columns: int) -> Quantized:
-        """Return the activations as int8 [rows, columns] with scales and sums."""
+    def quantized(self, rows: int, columns: int, *, behind_bytes: int = 0) -> Quantized:
+        """Return the activations as int8 [rows, columns] with scales and sums.
+
+        Args:
+            behind_bytes: Of other activations before them, as ``activation_bytes`` counts them.
+        """
+        start = self.activations + align_up(behind_bytes, _ALIGNMENT)
         codes = align_up(rows * columns, _ALIGNMENT)
         scales = _scale_bytes(rows, columns)
         return Quantized(
             rows=rows,
             columns=columns,
-            codes=self.activations,
-            scales=self.activations + codes,
-            sums=self.activations + codes + scales,
+            codes=start,
+            scales=start + codes,
+            sums=start + codes + scales,
         )
 
     def turned(self, rows: int, columns: int) -> Turned:

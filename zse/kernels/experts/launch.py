@@ -13,7 +13,7 @@ from zse.kernels.experts.variants import (
     is_sorted,
 )
 from zse.kernels.experts.weight import step_columns
-from zse.kernels.layout import Partials, Plain, Quantized
+from zse.kernels.layout import ACTIVATION_GROUP, NO_LIMIT, Partials, Plain, Quantized
 from zse.kernels.linear.variants import ELEMENT
 from zse.kernels.linear.weight import SCALE_BYTES
 
@@ -116,28 +116,15 @@ def direct_products(
         UnsupportedModelError: Activations and matrices do not fit each other.
     """
     _check(weight, inputs, choice, is_down=is_down)
-    sizes = dict(form.constants)
-    tile_rows, tile_pairs = int(sizes["BN"]), int(sizes["BM"])
-    codes, scales = weight.shared_bytes()
-    tiles, pairs, starts = choice.pairs, choice.experts, 0
-    if is_sorted(form):
-        tiles = choice.pairs // tile_pairs + grouping.groups
-        pairs, starts = grouping.order, grouping.starts
+    codes, scales = _shared_of_direct(weight)
     launcher.launch(
         form,
-        (-(-weight.rows // tile_rows), tiles, 1),
-        inputs.codes,
-        inputs.scales,
-        inputs.sums,
-        weight.stack.weights,
-        weight.stack.scales,
-        weight.bias,
-        pairs,
-        starts,
+        (-(-weight.rows // int(dict(form.constants)["BN"])), _tiles(form, choice, grouping), 1),
+        *_direct_operands(weight, inputs, choice, grouping, form),
         choice.weights,
         outputs_address,
-        codes // WORD_BYTES,
-        scales // DIRECT_SCALE_BYTES[weight.stack.scheme],
+        codes,
+        scales,
         weight.rows,
         weight.columns // weight.stack.group_size,
         choice.rows,
@@ -149,6 +136,79 @@ def direct_products(
     )
     rows, splits = (choice.rows, choice.slots) if is_down else (choice.pairs, 1)
     return Partials(rows=rows, columns=weight.rows, splits=splits, values=outputs_address)
+
+
+def direct_gates(
+    launcher: Launcher,
+    weight: StackedWeight,
+    inputs: Quantized,
+    choice: Choice,
+    grouping: Grouping,
+    output: Quantized,
+    form: Variant,
+    *,
+    limit: float | None = None,
+) -> None:
+    """Multiply some tokens with matrices up, and store activation(gate) * up.
+
+    Args:
+        inputs: A row for each token.
+        output: [pairs, half of a matrix's rows]; its memory is not that of the inputs.
+        form: From ``gates_form``.
+        limit: Bound of ``swiglu_oai``; None for none.
+
+    Raises:
+        UnsupportedModelError: Activations and matrices do not fit each other.
+    """
+    _check(weight, inputs, choice, is_down=False)
+    codes, scales = _shared_of_direct(weight)
+    launcher.launch(
+        form,
+        (-(-output.columns // ACTIVATION_GROUP), _tiles(form, choice, grouping), 1),
+        *_direct_operands(weight, inputs, choice, grouping, form),
+        output.codes,
+        output.scales,
+        output.sums,
+        codes,
+        scales,
+        output.columns,
+        weight.columns // weight.stack.group_size,
+        choice.rows,
+        choice.slots,
+        weight.experts,
+        grouping.groups,
+        int(weight.bias != 0),
+        NO_LIMIT if limit is None else limit,
+    )
+
+
+def _direct_operands(
+    weight: StackedWeight, inputs: Quantized, choice: Choice, grouping: Grouping, form: Variant
+) -> tuple[int, ...]:
+    sorts = is_sorted(form)
+    return (
+        inputs.codes,
+        inputs.scales,
+        inputs.sums,
+        weight.stack.weights,
+        weight.stack.scales,
+        weight.bias,
+        grouping.order if sorts else choice.experts,
+        grouping.starts if sorts else 0,
+    )
+
+
+def _tiles(form: Variant, choice: Choice, grouping: Grouping) -> int:
+    """Return the programs for the tiles of all experts' pairs, of which some find nothing."""
+    if not is_sorted(form):
+        return choice.pairs
+    return choice.pairs // int(dict(form.constants)["BM"]) + grouping.groups
+
+
+def _shared_of_direct(weight: StackedWeight) -> tuple[int, int]:
+    """Return the elements from the stack to the shared expert's, as the kernels load them."""
+    codes, scales = weight.shared_bytes()
+    return codes // WORD_BYTES, scales // DIRECT_SCALE_BYTES[weight.stack.scheme]
 
 
 def grouped_products(

@@ -266,6 +266,42 @@ def mxfp4_total(codes, x_scales, weights, exponents, row, n, token, m, units,
 
 
 @gluon.jit
+def tile_of(order, starts, pairs, groups, token, place, BM: gl.constexpr, EXPERTS: gl.constexpr,
+            PAIRS: gl.constexpr):  # fmt: skip
+    """Return this program's expert and its pairs; see ``tile_of_pair``."""
+    if PAIRS:
+        expert, count, token_pair, pair = tile_of_pair(order, pairs, token, place, BM, PAIRS,
+                                                       gl.num_warps())  # fmt: skip
+    else:
+        expert, first, end = expert_of_tile(starts, groups, BM, EXPERTS)
+        count = gl.minimum(end - first, BM)
+        token_pair, pair = token, place
+        if count > 0:
+            token_pair = gl.load(order + (first + gl.minimum(token, count - 1)))
+            pair = gl.load(order + (first + gl.minimum(place, count - 1)))
+    return expert, count, token_pair, pair
+
+
+@gluon.jit
+def expert_total(codes, x_scales, x_sums, weights, weight_scales, shared_weights, shared_scales,
+                 first_row, is_shared, units, row, n, token, m,
+                 SCHEME: gl.constexpr, BN: gl.constexpr, BM: gl.constexpr, DEPTH: gl.constexpr,
+                 SUMS: gl.constexpr, HELD: gl.constexpr, TAKEN: gl.constexpr):  # fmt: skip
+    """Return float32 [BN, BM]: rows of the matrix of an expert times tokens; see above."""
+    if SCHEME == "int4":
+        matrix = weights + gl.where(is_shared, shared_weights, first_row * (units * WORDS))
+        scales = weight_scales + gl.where(is_shared, shared_scales, first_row * units)
+        total = int4_total(codes, x_scales, x_sums, matrix, scales, row, n, token, m, units,
+                           BN, BM, DEPTH, SUMS, HELD, TAKEN)  # fmt: skip
+    else:
+        matrix = weights + gl.where(is_shared, shared_weights, first_row * (units * 4))
+        scales = weight_scales + gl.where(is_shared, shared_scales, first_row * (units // 2))
+        total = mxfp4_total(codes, x_scales, matrix, scales, row, n, token, m, units,
+                            BN, BM, DEPTH, SUMS, HELD, TAKEN)  # fmt: skip
+    return total
+
+
+@gluon.jit
 def direct_products(codes, x_scales, x_sums, weights, weight_scales, bias, order, starts,
                     expert_weights, outputs, shared_weights, shared_scales, N, units, rows, slots,
                     num_experts, groups, has_bias, is_down,
@@ -301,16 +337,8 @@ def direct_products(codes, x_scales, x_sums, weights, weight_scales, bias, order
         cuda.gdc_wait()
     token = gl.arange(0, BM, layout=gl.SliceLayout(1, taken))
     place = gl.arange(0, BM, layout=gl.SliceLayout(0, sums))
-    if PAIRS:
-        expert, count, token_pair, pair = tile_of_pair(order, rows * slots, token, place, BM,
-                                                       PAIRS, warps)  # fmt: skip
-    else:
-        expert, first, end = expert_of_tile(starts, groups, BM, EXPERTS)
-        count = gl.minimum(end - first, BM)
-        token_pair, pair = token, place
-        if count > 0:
-            token_pair = gl.load(order + (first + gl.minimum(token, count - 1)))
-            pair = gl.load(order + (first + gl.minimum(place, count - 1)))
+    expert, count, token_pair, pair = tile_of(order, starts, rows * slots, groups, token, place,
+                                              BM, EXPERTS, PAIRS)  # fmt: skip
     if count > 0:
         token = gl.where(is_down != 0, token_pair, token_pair // slots)
         m = gl.where(is_down != 0, pair, pair // slots)
@@ -320,16 +348,9 @@ def direct_products(codes, x_scales, x_sums, weights, weight_scales, bias, order
         inside = gl.minimum(n, N - 1)
         first_row = expert.to(gl.int64) * N
         is_shared = expert == num_experts
-        if SCHEME == "int4":
-            matrix = weights + gl.where(is_shared, shared_weights, first_row * (units * WORDS))
-            scales = weight_scales + gl.where(is_shared, shared_scales, first_row * units)
-            total = int4_total(codes, x_scales, x_sums, matrix, scales, row, inside, token, m,
-                               units, BN, BM, DEPTH, sums, held, taken)  # fmt: skip
-        else:
-            matrix = weights + gl.where(is_shared, shared_weights, first_row * (units * 4))
-            scales = weight_scales + gl.where(is_shared, shared_scales, first_row * (units // 2))
-            total = mxfp4_total(codes, x_scales, matrix, scales, row, inside, token, m, units,
-                                BN, BM, DEPTH, sums, held, taken)  # fmt: skip
+        total = expert_total(codes, x_scales, x_sums, weights, weight_scales, shared_weights,
+                             shared_scales, first_row, is_shared, units, row, inside, token, m,
+                             SCHEME, BN, BM, DEPTH, sums, held, taken)  # fmt: skip
         wanted = gl.where(is_shared, 0, has_bias)
         total += gl.load(bias + first_row + inside, mask=n * 0 + wanted > 0, other=0.0)[:, None]
         line = pair
