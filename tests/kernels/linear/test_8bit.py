@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from zse.kernels.layout import Plain, Turned
 from zse.kernels.linear.launch_8bit import (
     find_row_maxima,
     linear_8bit,
+    linear_8bit_alike,
     linear_8bit_split,
     maxima_bytes,
     splits_of_turned,
@@ -176,6 +178,37 @@ def test_programs_that_share_a_tile_leave_summands_of_the_product(
     wanted = values.double() @ weights.double().T * token_scales[:, None] * row_scales[None, :]
     assert relative_error(outputs[:splits].sum(0), wanted) <= 1e-6
     assert outputs[splits:].isnan().all()
+
+
+def test_sums_of_a_token_are_those_of_integers_whatever_form_its_company_takes() -> None:
+    rows, columns, splits, most = 528, 640, 2, 300
+    generator = torch.Generator().manual_seed(4)
+    values, weights = (
+        torch.randint(-127, 128, (count, columns), generator=generator, dtype=torch.int8)
+        for count in (most, rows)
+    )
+    token_scales, row_scales = torch.rand(most) + 0.5, torch.rand(rows) + 0.5
+    kept = Turned(
+        rows=rows, columns=columns, codes=weights.data_ptr(), scales=row_scales.data_ptr()
+    )
+    matrix = LinearWeight(scheme="int8", rows=rows, columns=columns, weights=0)
+    ends = (0, 2 * 128, columns)
+    exact = torch.stack(
+        [values[:, a:b].int() @ weights[:, a:b].int().T for a, b in itertools.pairwise(ends)]
+    )
+    wanted = exact.float() * token_scales[:, None] * row_scales
+    few, many = (InterpretedLauncher(replace(H200, multiprocessors=count)) for count in (2, 132))
+    for launcher, tokens in ((few, 1), (few, most), (many, 130)):
+        inputs = Turned(
+            rows=tokens, columns=columns,
+            codes=values.data_ptr(), scales=token_scales.data_ptr(),
+        )  # fmt: skip
+        outputs = torch.full((splits, tokens, rows), float("nan"))
+        linear_8bit_alike(
+            launcher, matrix, inputs, outputs.data_ptr(), "fp32", kept=kept, splits=splits
+        )
+        assert outputs.equal(wanted[:, :tokens]), tokens
+    assert len({*few.launched, *many.launched}) == 3
 
 
 def test_few_tiles_are_shared_and_many_are_not() -> None:
