@@ -32,19 +32,19 @@ def memory(address: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 def product(operands: Mapping[str, int], rows: int, columns: slice = slice(None)) -> torch.Tensor:
-    """Return float64 [tokens, rows] of turned tokens times turned rows, by their scales."""
+    """Return float32 [tokens, rows] of turned tokens times turned rows, in the kernels' bits."""
     tokens, all_columns = operands["tokens"], operands["steps"] * GROUP
     values = memory(operands["values"], torch.int8, tokens, all_columns)[:, columns].double()
     weights = memory(operands["weights"], torch.int8, rows, all_columns)[:, columns].double()
-    token_scales = memory(operands["token_scales"], torch.float32, tokens).double()
-    row_scales = memory(operands["row_scales"], torch.float32, rows).double()
-    return values @ weights.T * token_scales[:, None] * row_scales
+    token_scales = memory(operands["token_scales"], torch.float32, tokens)
+    row_scales = memory(operands["row_scales"], torch.float32, rows)
+    return (values @ weights.T).float() * token_scales[:, None] * row_scales
 
 
 def turned_gates(operands: Mapping[str, int], _types: Mapping[str, str], _grid: Grid) -> None:
     tokens, groups = operands["tokens"], operands["groups"]
     width = groups * GROUP
-    gate, up = product(operands, 2 * width).chunk(2, -1)
+    gate, up = product(operands, 2 * width).double().chunk(2, -1)
     values = (gate * torch.sigmoid(gate) * up).bfloat16().double()
     tiles = operands["tiles"]
     by_group = values.view(tokens, groups, GROUP)
