@@ -26,6 +26,7 @@ class Notes:
         self.num_texts = 0
         self.with_texts: set[int] = set()
         self._unwritten: list[str] = []
+        self.writers: set[int] = set()
         self._dice = random.Random(3)
         self.num_left = 0
         self.is_taking = asyncio.Event()
@@ -37,6 +38,10 @@ class Notes:
 
     def close(self):
         self.is_open = False
+
+    @property
+    def has_texts(self):
+        return bool(self.with_texts)
 
     def begin_texts(self, index):
         self.with_texts.add(index)
@@ -69,6 +74,8 @@ class Notes:
         return True
 
     def write(self):
+        if self._unwritten:
+            self.writers.add(threading.get_ident())
         self.texts.extend(self._unwritten)
         self._unwritten.clear()
 
@@ -146,20 +153,30 @@ def test_nothing_goes_past_an_answer_that_was_ended_or_left(make_engine):
     assert asyncio.run(main()) == (False, False)
 
 
-def test_of_more_answers_than_the_engines_thread_has_time_for_none_goes_past(make_engine):
+def test_of_more_answers_than_the_engines_thread_has_time_for_the_loop_writes_the_texts(
+    engine, letters, make_engine
+):
+    async def one(async_engine, shortcut, texts):
+        async for delta in async_engine.generate(asked(params=greedy(200)), shortcut=shortcut):
+            texts.append(delta.text)
+
     async def main():
         all_are_there = threading.Event()
         async_engine = make_engine(all_are_there.wait, max_sequences=40)
-        shortcuts = [Notes() for _ in range(40)]
-        streams = [async_engine.generate(asked(params=greedy(20)), shortcut=s) for s in shortcuts]
-        firsts = [asyncio.create_task(anext(stream)) for stream in streams]
+        answers = [[] for _ in range(40)]
+        shortcuts = [Notes(texts) for texts in answers]
+        tasks = [
+            asyncio.create_task(one(async_engine, *each))
+            for each in zip(shortcuts, answers, strict=True)
+        ]
         while async_engine.num_active < 40:
             await asyncio.sleep(0)
         all_are_there.set()
-        await asyncio.gather(*firsts)
-        num_passed = sum(shortcut.num_taken + shortcut.num_texts for shortcut in shortcuts)
-        for stream in streams:
-            await stream.aclose()
-        return num_passed
+        await asyncio.gather(*tasks)
+        assert not sum(shortcut.num_taken for shortcut in shortcuts)
+        assert sum(shortcut.num_texts for shortcut in shortcuts) > 0
+        assert set().union(*(each.writers for each in shortcuts)) == {threading.get_ident()}
+        return answers
 
-    assert asyncio.run(main()) == 0
+    wanted = letters.decode(engine.expected_tokens(PROMPT, greedy(200)))
+    assert {"".join(texts) for texts in asyncio.run(main())} == {wanted}

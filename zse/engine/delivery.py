@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from zse.engine.inbox import Inbox, UnreadBounds
 from zse.engine.output import RequestText
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from zse.engine.waking import Letter
     from zse.text.tokenizer import Tokenizer
 
+    Taking: TypeAlias = tuple[Shortcut, Doorbell]
+
 logger = logging.getLogger(__name__)
 
-_MOST_WITH_SHORTCUTS = 32
+_MOST_WRITTEN = 32
 """Streams up to which the engine's thread writes tokens to their sockets itself: so many take it
 half a millisecond. More are written by the event loop, which is woken once for all of them, while
-the next step is computed."""
-
-_NO_SHORTCUTS: dict[str, Shortcut] = {}
+the next step is computed. Texts go past inboxes and tasks there, too."""
 
 
 class Stream:
@@ -91,8 +91,8 @@ class StreamsInFlight:
         self._cancel = cancel
         self._lone = LoneTokens(tokenizer)
         self._streams: dict[str, Stream] = {}
-        self._shortcuts: dict[str, Shortcut] = {}
-        """Of those streams that have one, by request."""
+        self._quick: dict[str, Taking] = {}
+        """Shortcuts of streams that have one, by request, and who writes for them if need be."""
         self._doorbells: dict[asyncio.AbstractEventLoop, Doorbell] = {}
 
     def __len__(self) -> int:
@@ -123,12 +123,12 @@ class StreamsInFlight:
         request_id = stream.request.request_id
         self._streams[request_id] = stream
         if stream.shortcut is not None:
-            self._shortcuts[request_id] = stream.shortcut
+            self._quick[request_id] = stream.shortcut, stream.doorbell
 
     def remove(self, stream: Stream) -> None:
         """Deliver nothing more to a stream; its work, if it has not ended, is cancelled."""
         request_id = stream.request.request_id
-        self._shortcuts.pop(request_id, None)
+        self._quick.pop(request_id, None)
         if self._streams.pop(request_id, None) is not None:
             self._cancel(request_id)
 
@@ -160,7 +160,7 @@ class StreamsInFlight:
 
     def _has_time_to_write(self) -> bool:
         """Whether the engine's thread can write what it makes."""
-        return len(self._streams) <= _MOST_WITH_SHORTCUTS
+        return len(self._streams) <= _MOST_WRITTEN
 
     # --- called by the engine's thread ------------------------------------------------------------
 
@@ -177,31 +177,33 @@ class StreamsInFlight:
         """
         now = time.perf_counter()
         is_alone = len(events) == 1
-        has_time = len(self._streams) <= _MOST_WITH_SHORTCUTS
-        shortcuts = self._shortcuts if has_time else _NO_SHORTCUTS
-        lone = self._lone
-        taking: list[Shortcut] = []
+        quick, lone = self._quick, self._lone
+        taking: list[Taking] = []
         made: dict[Stream, list[Delta]] = {}
         for event in events:
-            shortcut = shortcuts.get(event.request_id)
+            way = quick.get(event.request_id)
             try:
                 if (
-                    shortcut is not None
+                    way is not None
                     and event.finish_reason is None
                     and (text := lone[event.token_id]) is not None  # type: ignore[index]
-                    and shortcut.take_text(event.index, text, now, at_once=is_alone)
+                    and way[0].take_text(event.index, text, now, at_once=is_alone)
                 ):
                     if not is_alone:
-                        taking.append(shortcut)
+                        taking.append(way)
                 else:
                     self._make(event, made)
             except Exception as error:  # one request's text must not take the others down
                 logger.exception("request %s: its text could not be made", event.request_id)
                 self._give_up(event.request_id, error)
+        has_time = self._has_time_to_write()
         if made:
             self._bring(made, taking, has_time=has_time)
-        for shortcut in taking:
-            shortcut.write()
+        if has_time:
+            for shortcut, _ in taking:
+                shortcut.write()
+        else:
+            self._have_written(taking)
 
     def _make(self, event: TokenEvent, made: dict[Stream, list[Delta]]) -> None:
         """Make the delta of a token, if it shows anything; what follows it is one, too."""
@@ -218,7 +220,7 @@ class StreamsInFlight:
         made.setdefault(stream, []).append(delta)
 
     def _bring(
-        self, made: dict[Stream, list[Delta]], taking: list[Shortcut], *, has_time: bool
+        self, made: dict[Stream, list[Delta]], taking: list[Taking], *, has_time: bool
     ) -> None:
         """Hand deltas to their streams' shortcuts, adding these to ``taking``, or to inboxes."""
         letters: dict[Doorbell, list[Letter]] = {}
@@ -236,12 +238,21 @@ class StreamsInFlight:
             if shortcut is None:
                 continue
             if is_taken:
-                taking.append(shortcut)
+                taking.append((shortcut, stream.doorbell))
             for delta in deltas:
                 if delta.index in stream.text.plain:
                     shortcut.begin_texts(delta.index)
         for doorbell, batch in letters.items():
             self._ring(doorbell, batch)
+
+    def _have_written(self, taking: list[Taking]) -> None:
+        """Have loops write what was taken, each what is of its streams."""
+        shortcuts: dict[Doorbell, list[Shortcut]] = {}
+        for shortcut, doorbell in taking:
+            shortcuts.setdefault(doorbell, []).append(shortcut)
+        for doorbell, batch in shortcuts.items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
+                doorbell.ring_to_write(batch)
 
     def _give_up(self, request_id: str, error: Exception) -> None:
         stream = self._streams.get(request_id)

@@ -47,6 +47,10 @@ class Shortcut(Protocol):
     def close(self) -> None:
         """Take none any more; in any thread."""
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether tokens of some choice are taken as texts; in any thread."""
+
     def begin_texts(self, index: int) -> None:
         """Take tokens of a choice as texts from now on, where there is a form for it.
 
@@ -77,7 +81,10 @@ class Shortcut(Protocol):
         """
 
     def write(self) -> None:
-        """Write what was taken: behind all that a step made, whose streams it may be."""
+        """Write what was taken: behind all that a step made, whose streams it may be.
+
+        By the loop, where the engine's thread has no time.
+        """
 
 
 class Inbox:
@@ -91,7 +98,7 @@ class Inbox:
         on_choice_end: Called in the loop for each choice that the engine is done with.
         on_overflow: Called there when more would lie here than may.
         shortcut: The way past this inbox, open while its reader waits.
-        has_time: Whether the engine's thread has time for shortcuts.
+        has_time: Whether the engine's thread has time to make frames, and to write them.
     """
 
     def __init__(
@@ -172,8 +179,9 @@ class Inbox:
         while not self._deltas:
             if self._error is not None:
                 raise self._error
-            if self._shortcut is not None and self._has_time():
-                self._shortcut.open(self._num_arrived)
+            shortcut = self._shortcut
+            if shortcut is not None and (shortcut.has_texts or self._has_time()):
+                shortcut.open(self._num_arrived)
             self._waiter = Waiter(loop=self.loop)
             await self._waiter
         return self._deltas.popleft()

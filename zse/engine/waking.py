@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextvars import Context
 
-    from zse.engine.inbox import Inbox
+    from zse.engine.inbox import Inbox, Shortcut
     from zse.engine.output import Delta
     from zse.errors import ZSEError
 
@@ -43,6 +43,7 @@ class Doorbell:
         self._loop = loop
         self._answered = answered
         self._letters: deque[Sequence[Letter]] = deque()
+        self._taken: deque[Sequence[Shortcut]] = deque()
         self._num_rung = self._num_answered = 0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._bell).atexit = False  # a thread may still ring
@@ -59,10 +60,18 @@ class Doorbell:
         Raises:
             RuntimeError: The loop is closed.
         """
+        self._letters.append(letters)
+        self._wake()
+
+    def ring_to_write(self, shortcuts: Sequence[Shortcut]) -> None:
+        """Have written in the loop what shortcuts took; called and raises as ``ring``."""
+        self._taken.append(shortcuts)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._loop.is_closed():
             raise RuntimeError("the event loop is closed")
         self._num_rung += 1
-        self._letters.append(letters)
         os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
@@ -79,11 +88,16 @@ class Doorbell:
         """Fill all inboxes before anybody reads: a loop that is late writes what came in one."""
         os.eventfd_read(self._bell)
         num_rung = self._num_rung
+        late: dict[Shortcut, None] = {}
         filled: dict[Inbox, None] = {}
         while self._letters:
             for inbox, news in self._letters.popleft():
                 inbox.put(news)
                 filled[inbox] = None
+        while self._taken:
+            late.update(dict.fromkeys(self._taken.popleft()))
+        for shortcut in late:  # what was taken came before what lies in an inbox now
+            shortcut.write()
         for inbox in filled:
             inbox.wake()
         self._num_answered = num_rung

@@ -137,8 +137,10 @@ def texts_of(content):
     return texts
 
 
+@pytest.mark.parametrize("most_written", [0, 32], ids=["by the loop", "by the engine"])
 @pytest.mark.parametrize("seed", range(8))
-def test_each_choice_reads_as_it_was_made_however_its_tokens_went(seed):
+def test_each_choice_reads_as_it_was_made_however_its_tokens_went(seed, most_written, monkeypatch):
+    monkeypatch.setattr("zse.engine.delivery._MOST_WRITTEN", most_written)
     dice = random.Random(seed)
     said = [TEXT * dice.randrange(3, 12) for _ in range(dice.choice([1, 1, 3]))]
     steps = events_of([text.encode() for text in said], dice)

@@ -1,9 +1,9 @@
 """The fast path of a token: from the engine's thread straight to the socket, past the event loop.
 
 While the task that writes an answer only waits for the next token, its connection is lent to the
-engine's thread, which writes to the socket itself: no task is woken for a token. A lock says who
-has it. The loop takes the connection back before it writes or closes, and with it the bytes that
-the socket did not accept.
+engine's thread, which writes to the socket itself, or has the loop do so where answers are many: no
+task is woken for a token. A lock says who has it. The loop takes the connection back before it
+writes or closes, and with it the bytes that the socket did not accept.
 """
 
 from __future__ import annotations
@@ -121,6 +121,11 @@ class Shortcut:
             rest, self._rest = self._rest, b""
             return rest
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether tokens of some choice are taken as texts; in any thread."""
+        return bool(self._plain)
+
     def count(self) -> None:
         """Count the tokens that came since the last time."""
         with self._lock:
@@ -198,7 +203,7 @@ class Shortcut:
             return True
 
     def write(self) -> None:
-        """Write what was taken, unless the loop has taken it back."""
+        """Write what was taken, unless the loop has taken it back; in any thread."""
         with self._lock:
             if self._descriptor is not None and self._rest:
                 self._write()
