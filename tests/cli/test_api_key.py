@@ -36,6 +36,12 @@ def test_a_new_key_is_all_that_stdout_says(api_key, file):
     assert file.read().keys[0].rate_limit == 60
 
 
+def test_a_list_without_keys_says_who_is_asked_for_one(api_key):
+    code, out, err = api_key("list")
+    assert (code, out) == (0, "")
+    assert "no keys: a server that only this machine reaches asks for none" in err
+
+
 def test_a_new_key_has_what_was_asked_for(api_key):
     flags = ["--scope", "admin", "--tokens-per-minute", "9000", "--expires", "2999-12-31"]
     _, out, _ = api_key("create", "root", *flags, "--priority", "7", "--weight", "3", "--json")

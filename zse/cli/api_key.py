@@ -89,6 +89,9 @@ def list_keys(as_json: Json = False) -> None:
         limits = (key.rate_limit or "-", key.tokens_per_minute or "-")
         times = (_time(key.expires) if key.expires else "never", _time(key.created))
         typer.echo(row.format(key.name, key.scope, key.state(now), *limits, *times))
+    if not table.keys:
+        say("no keys: a server that only this machine reaches asks for none, any other makes one")
+        return
     asks = "are asked for" if table.enabled else "are not asked for on this machine"
     say(f"{len(table.keys)} keys; they {asks}")
 

@@ -56,6 +56,8 @@ def test_without_models_the_one_is_all():
     ("texts", "fields", "said"),
     [
         (["/no/such.zse"], {}, "which is not there"),
+        (["/no/such/folder"], {}, "which is not there"),
+        (["a=./no-such-checkpoint"], {}, "which is not there"),
         (["EMPTY"], {}, "without .zse files"),
         (["FOLDER", "a=tiny"], {}, "two models named 'a'"),
         (["FOLDER"], {"pins": ("c",)}, "--pin names 'c'"),

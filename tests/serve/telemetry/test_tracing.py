@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from zse.errors import MissingDependencyError
+from zse.errors import BadSettingError, MissingDependencyError
 from zse.serve.telemetry import tracing
 from zse.serve.telemetry.trace import Place, Span, place_of
 from zse.serve.telemetry.tracing import Tracing
@@ -131,6 +131,12 @@ def test_the_extra_is_asked_for_at_the_start(monkeypatch):
     monkeypatch.setattr(tracing, "find_spec", lambda _name: None)
     with pytest.raises(MissingDependencyError, match="OpenTelemetry"):
         Tracing("http://127.0.0.1:4318", 1.0)
+
+
+@pytest.mark.parametrize("endpoint", ["collector", "127.0.0.1:4318", "grpc://collector:4317"])
+def test_an_address_that_nothing_can_be_sent_to_is_refused_at_the_start(endpoint):
+    with pytest.raises(BadSettingError, match="otlp_endpoint"):
+        Tracing(endpoint, 1.0)
 
 
 def test_the_library_sends_what_a_collector_understands():

@@ -61,7 +61,11 @@ class SecretFile:
         return parse_secrets(",".join(lines), "secret-file")
 
     def _unreadable(self, error: Exception) -> BadSettingError:
-        return BadSettingError(f"ZSE_API_KEYS_FILE={str(self._path)!r} cannot be read: {error}")
+        what = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
+        return BadSettingError(
+            f"the file of API keys {self._path} cannot be read: {what}",
+            hint="Mount the secret there, or name another file with --api-keys-file.",
+        )
 
 
 def parse_secrets(text: str, origin: str) -> tuple[ApiKey, ...]:

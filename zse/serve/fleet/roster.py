@@ -91,9 +91,17 @@ def _models_of(text: str) -> Iterator[PlacedModel]:
         return
     name = _allowed(name or model_name_of(reference))
     is_path = reference.endswith(SUFFIX) and "://" not in reference
-    if is_path and not path.is_file():
-        raise UsageError(f"--models names {reference}, which is not there")
+    if not (path.is_file() if is_path else path.exists() or _may_be_far(reference)):
+        raise UsageError(
+            f"--models names {reference}, which is not there",
+            hint="Name a folder with .zse files, a file, or NAME=PATH.",
+        )
     yield PlacedModel(name=name, reference=str(path) if is_path else reference)
+
+
+def _may_be_far(reference: str) -> bool:
+    """Whether what is no file here may be a built-in model, an address or a name of the hub."""
+    return not reference.startswith(("/", "./", "../", "~"))
 
 
 def _allowed(name: str) -> str:

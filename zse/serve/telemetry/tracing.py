@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from zse import __version__
-from zse.errors import MissingDependencyError
+from zse.errors import BadSettingError, MissingDependencyError
 from zse.install import install_hint
 from zse.serve.telemetry.trace import place_of
 
@@ -43,12 +43,18 @@ class Tracing:
         send: Hands a batch over and says whether it arrived; made of the library when left out.
 
     Raises:
+        BadSettingError: The address is none of HTTP.
         MissingDependencyError: The extra is not installed.
     """
 
     def __init__(
         self, endpoint: str, ratio: float, send: Callable[[list[Span]], bool] | None = None
     ) -> None:
+        if send is None and not endpoint.startswith(("http://", "https://")):
+            raise BadSettingError(
+                f"otlp_endpoint is {endpoint!r}, expected an address of HTTP",
+                hint="For example: --otlp-endpoint http://127.0.0.1:4318",
+            )
         if send is None and find_spec("opentelemetry.exporter") is None:
             raise MissingDependencyError(
                 "traces were asked for (--otlp-endpoint), and OpenTelemetry is not installed",
