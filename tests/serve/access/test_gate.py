@@ -112,10 +112,12 @@ def test_a_request_reaches_the_engine_as_its_callers(guarded, add_key, state):
     body = {"messages": [{"role": "user", "content": "say:a"}], "cache_salt": "s", "priority": 90}
     asked = []
     generate = state.model.engine.generate
-    state.model.engine.generate = lambda *given, **how: asked.append(how) or generate(*given, **how)
+    state.model.engine.generate = lambda request, **how: (
+        asked.append(request) or generate(request, **how)
+    )
     call("POST", "/v1/chat/completions", headers=bearer(secret), json=body)
     (key,) = state.access.keyring.known
-    assert (asked[0]["priority"], asked[0]["tenant"]) == (5, key.key_id)
+    assert (asked[0].priority, asked[0].tenant) == (5, key.key_id)
     _, _, salt = state.model.engine.seen[0]
     assert salt == f"{key.key_id}:s"
 
