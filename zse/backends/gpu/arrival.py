@@ -19,7 +19,7 @@ from zse.device.open import open_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, UsageError, ZSEError
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import begin_areas, begin_load, plan_load
+from zse.stream.loader import begin_areas, begin_load, begin_to_read, plan_load
 from zse.stream.opening import source_of
 from zse.stream.options import options_for, spread
 from zse.stream.placement import WholeFile
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.gpu import Gpu, Stream
-    from zse.device.loader.library import Areas
+    from zse.device.loader.library import Areas, ReadAhead
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions, StreamOptions
@@ -71,6 +71,7 @@ class Arrival:
         allowed_bytes: int = 0,
         retained: Retained | None = None,
         areas: Areas | None = None,
+        ahead: ReadAhead | None = None,
         options: LoaderOptions | None = None,
         peers: PeerMemory | None = None,
     ) -> None:
@@ -88,7 +89,7 @@ class Arrival:
         else:
             self.block = retained.backend.weights
         self._plan = plan
-        self._loading = self._copied(peers) or self._begin(plan, options, areas)
+        self._loading = self._copied(peers) or self._begin(plan, options, areas, ahead)
         self._waiting = threading.Lock()
         self._report: LoadReport | None = None
 
@@ -152,8 +153,10 @@ class Arrival:
             undo.callback(source.close)
             plan = plan_load(source, placement)
             areas = None if is_lent else begin_areas(source, plan)
-            if areas is not None:
-                undo.callback(areas.close)
+            ahead = None if is_lent else begin_to_read(source, plan)
+            for begun in (areas, ahead):
+                if begun is not None:
+                    undo.callback(begun.close)
             with phases("context"):
                 gpu = open_gpu(device)
             undo.callback(gpu.close)
@@ -167,10 +170,9 @@ class Arrival:
                 )
                 if isinstance(source, AheadSource):
                     source.detach()  # what stays is not known yet
-                if areas is not None:
-                    areas.close()
-                if peers is not None:
-                    peers.close()
+                for held in (areas, ahead, peers):
+                    if held is not None:
+                        held.close()
                 undo.pop_all()
                 return streamed
             with phases("gpu-memory"):
@@ -181,15 +183,21 @@ class Arrival:
                     plan,
                     allowed_bytes=allowed_bytes,
                     areas=areas,
+                    ahead=ahead,
                     peers=peers,
                 )
             undo.pop_all()
         return arrival
 
     def _begin(
-        self, plan: ReadPlan, options: LoaderOptions | None = None, areas: Areas | None = None
+        self,
+        plan: ReadPlan,
+        options: LoaderOptions | None = None,
+        areas: Areas | None = None,
+        ahead: ReadAhead | None = None,
     ) -> Load:
-        return begin_load(self.gpu, self.source, plan, self.block.address, options, areas=areas)
+        address = self.block.address
+        return begin_load(self.gpu, self.source, plan, address, options, areas=areas, ahead=ahead)
 
     def _copied(self, peers: PeerMemory | None) -> Load | None:
         """Begin to copy from a replica on this host, and to read what it has not got behind that.

@@ -55,7 +55,12 @@ class File(Structure):
 
 
 class Ahead(Structure):
-    _fields_ = [("memory", c_void_p), ("state", c_int32), ("unused", c_int32)]
+    _fields_ = [
+        ("memory", c_void_p),
+        ("state", c_int32),
+        ("unused", c_int32),
+        ("piece", c_void_p),
+    ]
 
 
 class Counters(Structure):
