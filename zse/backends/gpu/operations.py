@@ -305,15 +305,16 @@ class GPUOperations(Gating):
                 rules=rules, splits=splits,
             )  # fmt: skip
             return
-        passes = [(rules, splits)]
+        writes_alone = shape.stores and not step.shape.prefill_rows
+        passes = [(rules, splits, writes_alone and not step.shape.rows_follow)]
         if step.shape.rows_follow and shape.stores:
             # The same kernel, seeing nothing but the row itself: every key and value is in its
             # place, with the bits that it has alone, before another row looks for it.
-            passes.insert(0, (replace(rules, window=1), 1))
-        for seen, programs in passes:
+            passes.insert(0, (replace(rules, window=1), 1, writes_alone))
+        for seen, programs, early in passes:
             attention_decode(
                 launcher, inputs, shape, cache, tables, model.decode_workspace(step), output,
-                rules=seen, splits=programs,
+                rules=seen, splits=programs, early=early,
             )  # fmt: skip
 
     def _attend_together(self, step: Step, layer: int, output_address: int) -> None:

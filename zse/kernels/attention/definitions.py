@@ -36,6 +36,7 @@ _DECODE_NUMBERS = (
     number("has_factors"),
     *_RULES,
     number("epsilon", "fp32"),
+    number("early"),
 )
 _PREFILL_ADDRESSES = (
     pointer("queries", "bf16"),

@@ -121,6 +121,7 @@ def attention_decode(
     *,
     rules: AttentionRules,
     splits: int = 0,
+    early: bool = False,
     tuned: Variant | None = None,
 ) -> None:
     """Attend to the paged cache with one new token a row, whose key and value are written to it.
@@ -136,6 +137,8 @@ def attention_decode(
         output: [rows, num_heads * head_dim]; quantized only where
             ``attention_output_can_be_quantized`` says so.
         splits: Programs a sequence is split along; 0 for ``decode_splits``.
+        early: Whether what rows see of the cache, positions and blocks are there before the kernel
+            ahead has ended: no kernel since the last copy to the device writes them.
         tuned: Another compiled form to use, when forms are compared.
 
     Raises:
@@ -166,6 +169,7 @@ def attention_decode(
         int(inputs.key_factors != 0),
         *_numbers(tables, shape, rules),
         inputs.epsilon,
+        int(early),
         *(family if form.family else ()),
     )
 

@@ -215,14 +215,15 @@ def attend_tiles(
 def decode_row(
     qkv, bias, q_norm, k_norm, key_factors, cosines_sines, positions, tables, key_cache,
     value_cache, output, parts, rows, qkv_splits, has_bias, has_factors, table_stride, num_heads,
-    kv_heads, window, softcap, scale, epsilon, family,
+    kv_heads, window, softcap, scale, epsilon, early, family,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
     SOFTCAP: tl.constexpr, FAMILY: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Rotate, write the new key and value, attend, and join. Program: (row, kv head, split).
 
-    ``family`` is looked at where FAMILY says so.
+    ``family`` is looked at where FAMILY says so. What is in the cache, and where, is asked for
+    before the kernel ahead has ended where ``early`` says that nobody in this step writes it.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -234,8 +235,9 @@ def decode_row(
     shift: tl.constexpr = 0 if FAMILY else HEAD_DIM // 2
     places = places_of(heads, family, HEADS, HEAD_DIM, HALF_PAD, WIDTH, FAMILY)
     token = load_biases(bias, places, has_bias, shift)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
+    if PDL:  # noqa: SIM102 - a constant of the target, then a number of the launch
+        if early == 0:
+            tl.extra.cuda.gdc_wait()
 
     table = tables + row * table_stride
     position = tl.load(positions + row)
@@ -257,6 +259,8 @@ def decode_row(
         second_tile = first_tile + split + splits
         blocks = load_blocks(table, second_tile, end, TILE)
 
+        if PDL:
+            tl.extra.cuda.gdc_wait()
         all_columns = (family.joined_heads if FAMILY else num_heads + 2 * kv_heads) * HEAD_DIM
         token = add_summands(token, places, qkv, row, rows, qkv_splits, all_columns, shift)
         token = rotate_token(
@@ -283,6 +287,9 @@ def decode_row(
             softmax, output, parts, row, heads, split, splits, active, family,
             ROWS, AT_ONCE, HEAD_DIM, FAMILY, PLAIN,
         )  # fmt: skip
+    else:
+        if PDL:  # the kernel behind this one counts on what is ahead of it
+            tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
@@ -291,7 +298,7 @@ def attention_decode(
     keys, values, key_scales, value_scales,
     outputs, output_scales, output_sums, partials, stats, counters,
     rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
-    scale, epsilon,
+    scale, epsilon, early,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr, HEAD_NORM: tl.constexpr,
     SOFTCAP: tl.constexpr, PDL: tl.constexpr, PLAIN: tl.constexpr,
@@ -302,8 +309,8 @@ def attention_decode(
         Stored(keys, key_scales), Stored(values, value_scales),
         Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
         rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
-        scale, epsilon, None, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM,
-        SOFTCAP, False, PDL, PLAIN,
+        scale, epsilon, early, None, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE,
+        HEAD_NORM, SOFTCAP, False, PDL, PLAIN,
     )  # fmt: skip
 
 
@@ -313,7 +320,7 @@ def family_decode(
     keys, values, key_scales, value_scales,
     outputs, output_scales, output_sums, partials, stats, counters, sinks,
     rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
-    scale, epsilon,
+    scale, epsilon, early,
     joined_heads, first_key, first_value, stores, rotary_half, norms_values, value_epsilon,
     has_gates, has_sinks,
     HEAD_DIM: tl.constexpr, HALF_PAD: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
@@ -330,6 +337,6 @@ def family_decode(
         Stored(keys, key_scales), Stored(values, value_scales),
         Output(outputs, output_scales, output_sums), Parts(partials, stats, counters),
         rows, qkv_splits, has_bias, has_factors, table_stride, num_heads, kv_heads, window, softcap,
-        scale, epsilon, family, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE, HEAD_NORM,
-        SOFTCAP, True, PDL, PLAIN,
+        scale, epsilon, early, family, HEAD_DIM, HALF_PAD, WIDTH, HEADS, ROWS, TILE, AT_ONCE,
+        HEAD_NORM, SOFTCAP, True, PDL, PLAIN,
     )  # fmt: skip
