@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from zse.engine.meter import TimedRun
 
 WARM_TOKENS = 8
+TOGETHER_TOKENS = 40
+"""Of answers to brief prompts: enough for all of a batch to decode at once. Behind long prompts the
+first ones of a large batch have ended when the last ones begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,9 @@ def measure(options: argparse.Namespace, target: Target, batch: int) -> dict[str
         seed = hash((options.seed, batch, number))
         return random_prompts(target.vocab_size, batch, options.input, seed)
 
-    target.answer(prompts(0), min(WARM_TOKENS, options.output))  # graphs of this size are made here
+    target.answer(prompts(0), min(WARM_TOKENS, options.output))
+    brief = [prompt[:WARM_TOKENS] for prompt in prompts(0)]
+    target.answer(brief, min(TOGETHER_TOKENS, options.output))  # graphs of this size are made here
     runs = [target.answer(prompts(n + 1), options.output) for n in range(options.repeat)]
     run = middle(runs)
     row = {
