@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zse.engine import meter
 from zse.options import load_options
-from zse.serve import collector
+from zse.serve import garbage_collection
 from zse.settings import load_settings
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def open_core(
         max_sequences=max_sequences,
     )
     runner = meter.open_runner(options.model, load, load_settings(), num_tokens=num_tokens)
-    collector.resume()
+    garbage_collection.resume()
     return meter.core_over(runner, load)
 
 

@@ -17,8 +17,9 @@ import time
 from engine_runs import whole_numbers
 from machine import machine_facts
 
+from zse.engine.intake import rank_of
 from zse.engine.request import Request, SamplingParams
-from zse.engine.scheduler import Scheduler, rank_of
+from zse.engine.scheduler import Scheduler
 from zse.engine.sequence import Sequence
 from zse.kv.cache import KVCache
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from zse.backends.types import MAX_DRAFTS
+from zse.engine.intake import rank_of
 from zse.engine.request import Request, SamplingParams
-from zse.engine.scheduler import Scheduler, rank_of
+from zse.engine.scheduler import Scheduler
 from zse.engine.sequence import Sequence
 from zse.kv.cache import KVCache
 

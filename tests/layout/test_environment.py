@@ -40,7 +40,7 @@ IMPORTS_BY_NAME = {
     "engine/llama_cpp.py",
     "quantize/hub.py",  # packages of others, which may be absent
     "quantize/huggingface/bnb.py",
-    "serve/http/late.py",  # modules of routes, by their first request
+    "serve/http/lazy_handlers.py",  # modules of routes, by their first request
     "text/kitoken_module.py",
     "text/tools/__init__.py",
 }

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from zse.serve.boot import ServerProcess
-from zse.serve.held import HeldRequests
+from zse.serve.held_requests import HeldRequests
 from zse.serve.ledger import Ledger
 from zse.serve.openai import protocol
 from zse.serve.openai.protocol import ChatRequest, CompletionRequest, prepare_reading, read_request

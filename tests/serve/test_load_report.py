@@ -1,7 +1,7 @@
 """How busy a server says that it is."""
 
 from zse.engine.stats import EngineStats
-from zse.serve.leaving import Presence
+from zse.serve.shutdown import Presence
 
 
 def test_load_is_what_engines_do_and_hold(call, state):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from zse.serve.leaving import Presence
+from zse.serve.shutdown import Presence
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
 

@@ -123,7 +123,7 @@ class EngineCore:
 
     def limit_running(self, max_sequences: int) -> None:
         """Let so many sequences run at once from now on; what runs already is let end."""
-        self._scheduler.boarding.max_running = max_sequences
+        self._scheduler.admission.max_running = max_sequences
 
     @property
     def has_work(self) -> bool:
@@ -258,8 +258,8 @@ class EngineCore:
             kv_blocks_total=cache.num_blocks,
             kv_blocks_used=cache.num_blocks - cache.num_available,
             kv_blocks_cached=cache.num_cached,
-            prefix_query_tokens=scheduler.boarding.num_prefix_queries,
-            prefix_hit_tokens=scheduler.boarding.num_prefix_hits,
+            prefix_query_tokens=scheduler.admission.num_prefix_queries,
+            prefix_hit_tokens=scheduler.admission.num_prefix_hits,
             preemptions=scheduler.num_preemptions,
             prompt_tokens=self._num_prompt_tokens,
             computed_tokens=self._num_computed_tokens,

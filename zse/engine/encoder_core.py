@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zse.engine.admission import check_request, resolve_max_tokens
 from zse.engine.intake import rank_of
-from zse.engine.line import WaitingLine
 from zse.engine.reading import PromptReport
 from zse.engine.request import Request, TokenEvent
 from zse.engine.sequence import Sequence
 from zse.engine.stats import EngineStats
 from zse.engine.step_clock import TimedStep
+from zse.engine.waiting_line import WaitingLine
 from zse.errors import InvalidParameterError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.backends.types import MAX_DRAFTS
-from zse.engine.boarding import Boarding
+from zse.engine.batch_admission import BatchAdmission
 from zse.engine.chunks import Room, ScheduledChunk
-from zse.engine.holding import Holding
-from zse.engine.line import WaitingLine
+from zse.engine.deferred_frees import DeferredFrees
 from zse.engine.prompt_budget import PromptBudget
 from zse.engine.running import Running
+from zse.engine.waiting_line import WaitingLine
 from zse.kv.table import BlockTable
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class Scheduler:
         self.prompt_budget = PromptBudget(max_batch_tokens, well_at_once, filled_rows)
         """Learns from the time of each step how many prompt tokens the next may take."""
         num_slots = min(max_sequences, max_batch_tokens)
-        self._holding = Holding(cache, num_slots)
+        self._deferred = DeferredFrees(cache, num_slots)
         self.waiting = WaitingLine()
         """Sequences without blocks."""
         self.running = Running()
-        self.boarding = Boarding(cache, self.waiting, self.running, self._holding)
+        self.admission = BatchAdmission(cache, self.waiting, self.running, self._deferred)
         """Admits waiting sequences."""
         self.num_preemptions = 0
 
@@ -153,7 +153,7 @@ class Scheduler:
 
         Steps are computed in order, so what a later one reuses is there when it comes to it.
         """
-        number = self._holding.submitted()
+        number = self._deferred.submitted()
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.last_step = number
@@ -170,7 +170,7 @@ class Scheduler:
 
     def done(self) -> None:
         """Note that the oldest step in flight is done, and give back what waited for it."""
-        self._holding.done()
+        self._deferred.done()
 
     @property
     def has_prompts(self) -> bool:
@@ -186,7 +186,7 @@ class Scheduler:
             return
         replaced = self._cache.commit(table, sequence.token_ids, num_computed=num_known)
         if replaced:
-            self._holding.give_back(BlockTable(blocks=replaced), sequence.last_step)
+            self._deferred.give_back(BlockTable(blocks=replaced), sequence.last_step)
 
     def _note_states(self, chunk: ScheduledChunk) -> None:
         """Publish the checkpoint of a state that a chunk saved; free the one it started from."""
@@ -220,7 +220,7 @@ class Scheduler:
     def tables(self) -> list[BlockTable]:
         """Return the tables that own blocks: of running sequences, and held for steps in flight."""
         running = [s.table for s in self.running if s.table is not None]
-        return running + self._holding.tables()
+        return running + self._deferred.tables()
 
     def _fill(
         self, chunks: list[ScheduledChunk], most_tokens: int | None = None
@@ -247,7 +247,7 @@ class Scheduler:
             if room.num_tokens:
                 is_last = number == len(prompts) and not self._admits_more
                 room.add(sequence, chunks, num_more=num_more if is_last else 0)
-        while room.num_tokens and (admitted := self.boarding.next()) is not None:
+        while room.num_tokens and (admitted := self.admission.next()) is not None:
             room.add(admitted, chunks, num_more=0 if self._admits_more else num_more)
         if self._cache.has_windows:
             self._cover(chunks)
@@ -256,7 +256,7 @@ class Scheduler:
     @property
     def _admits_more(self) -> bool:
         """Whether a waiting sequence may have its turn."""
-        return bool(self.waiting) and self.boarding.has_slot
+        return bool(self.waiting) and self.admission.has_slot
 
     def _tokens_beside(self, num_rows: int, prompts: list[Sequence]) -> int:
         """Return how many tokens of prompts a step takes beside rows of answers."""
@@ -360,7 +360,7 @@ class Scheduler:
     def _admit_urgent(self) -> None:
         """Admit sequences whose turn it is by preempting running ones of lower priority."""
         while (urgent := self._urgent()) is not None:
-            while not (self.boarding.has_slot and self.boarding.admit(urgent)):
+            while not (self.admission.has_slot and self.admission.admit(urgent)):
                 victims = self.running.victims_of(urgent)
                 if not victims:
                     return
@@ -370,13 +370,13 @@ class Scheduler:
         """Return the first sequence in line if it fits by preemption, and in no other way."""
         if not self.waiting or not self.running.has_lower_than(self.waiting.top_priority):
             return None  # nearly always
-        sequence = self.boarding.first_in_line()
+        sequence = self.admission.first_in_line()
         if sequence is None:
             return None
         num_needed = self._cache.blocks_for(sequence.num_tokens) + len(self.running)
         num_available = self._cache.num_available
         most_tokens, fits = sequence.most_tokens, self._cache.fits
-        if self.boarding.has_slot and num_needed <= num_available and fits(most_tokens):
+        if self.admission.has_slot and num_needed <= num_available and fits(most_tokens):
             return None
         victims = self.running.victims_of(sequence)
         tables = [table for one in victims if (table := one.table) is not None]
@@ -387,12 +387,12 @@ class Scheduler:
 
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
-        self.boarding.charge(sequence, sequence.num_computed)
+        self.admission.charge(sequence, sequence.num_computed)
         table, slot = sequence.table, sequence.slot
         sequence.table = None
         sequence.slot = -1
         self.running.leave(sequence)
-        self._holding.give_back(table, sequence.last_step, slot)
+        self._deferred.give_back(table, sequence.last_step, slot)
 
 
 ContinuousBatchingScheduler = Scheduler

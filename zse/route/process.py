@@ -22,7 +22,7 @@ from zse.serve.http.hosts import AllowedHosts
 from zse.serve.http.proxies import TrustedProxies
 from zse.serve.http.rules import rules_of
 from zse.serve.http.server import HTTPServer
-from zse.serve.leaving import END_SECONDS
+from zse.serve.shutdown import END_SECONDS
 from zse.serve.sockets import bind_socket, url_of
 from zse.serve.telemetry.logs import configure_logging
 from zse.unread_variables import refuse_lost_guards, warn_of_unread

@@ -23,7 +23,7 @@ from zse.serve.http.errors import (
     handle_http_error,
     handle_zse_error,
 )
-from zse.serve.http.late import Late, imported
+from zse.serve.http.lazy_handlers import Late, imported
 from zse.serve.http.requests import read_body
 from zse.serve.http.routes import HotRoute
 from zse.serve.http.shell import in_shell
@@ -65,7 +65,7 @@ async def invoke(request: Request) -> ASGIApp:
 
 _READY = {"200": "Ready"}
 _CREATING = "zse.serve.responses.creating"
-_KEPT = "zse.serve.responses.kept"
+_KEPT = "zse.serve.responses.stored"
 RESPONSE_ROUTES = (
     HotRoute(
         path="/v1/responses",

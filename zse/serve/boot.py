@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from zse.device.early import early
 from zse.errors import LoadCancelledError, ZSEError
-from zse.serve import collector
+from zse.serve import garbage_collection
 from zse.serve.access.opening import open_access
 from zse.serve.audit.log import AuditLog
 from zse.serve.audit.opening import files_for_server
-from zse.serve.beside import crashed, warm
+from zse.serve.background import crashed, warm
 from zse.serve.http.rules import rules_of
-from zse.serve.leaving import END_SECONDS, Departure, end_now, has_stragglers
+from zse.serve.shutdown import END_SECONDS, Departure, end_now, has_stragglers
 from zse.serve.sockets import is_loopback, url_of
 from zse.serve.state import AppState
 from zse.serve.telemetry.logs import configure_logging
@@ -227,7 +227,7 @@ class ServerProcess:
 
             prepare_reading()  # while weights are awaited
         model.settle()
-        collector.resume()
+        garbage_collection.resume()
         state.ledger.mark("ready")
         for name, times in early.times.items():
             state.ledger.note(name, *times)
@@ -237,7 +237,7 @@ class ServerProcess:
         """Let requests go on that wait for the model; whether there were any."""
         if not self._state.options.hold_seconds:
             return False
-        from zse.serve.held import HeldRequests
+        from zse.serve.held_requests import HeldRequests
 
         held = self._state.made(HeldRequests)
         if held is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from zse.device.early import open_early
 from zse.device.open import keep_code
 from zse.options import RankOptions
-from zse.serve import collector
+from zse.serve import garbage_collection
 from zse.serve.ledger import Ledger
 from zse.serve.sockets import bind_socket
 from zse.server_options import MeshOptions
@@ -40,7 +40,7 @@ def start(settings: Settings, load: Callable[[AppState], LoadedModel] | None = N
         ZSEError: The address cannot be bound, or taken over, or a variable that was to guard the
             server has a name that nothing reads.
     """
-    collector.hold_off()
+    garbage_collection.hold_off()
     refuse_lost_guards()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Until the loop runs there is no work to drain. As process 1 of a container, a signal

@@ -20,9 +20,9 @@ from zse.serve.access.policy import Access
 from zse.serve.admission import MAX_RETRY_SECONDS, Admission, Limits, Room
 from zse.serve.audit.log import AuditLog
 from zse.serve.history import History
-from zse.serve.leaving import Presence
 from zse.serve.models import DEFAULT_ALIAS, ModelTable
 from zse.serve.progress import LoadProgress
+from zse.serve.shutdown import Presence
 from zse.serve.telemetry.metrics import Metrics
 from zse.serve.uses import Uses
 from zse.server_options import ServeOptions
@@ -237,7 +237,7 @@ class AppState:
             body_bytes: Of the request that waits; 0 where it does not say.
         """
         if self.options.hold_seconds > 0 and self.is_starting:
-            from zse.serve.held import HeldRequests
+            from zse.serve.held_requests import HeldRequests
 
             await self.one_of(HeldRequests).wait(self.options.hold_seconds, body_bytes)
 

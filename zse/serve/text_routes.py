@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zse.serve.http.late import Late, imported
+from zse.serve.http.lazy_handlers import Late, imported
 from zse.serve.http.routes import HotRoute
 
 _RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from zse.serve.beside import WARM_SECONDS
+from zse.serve.background import WARM_SECONDS
 
 GET = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
 SECOND = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"

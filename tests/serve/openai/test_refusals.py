@@ -6,7 +6,7 @@ from zse.options import load_options
 from zse.serve.http.bodies import MAX_BODY_BYTES
 from zse.serve.http.hosts import LOOPBACK_HOSTS
 from zse.serve.http.rules import HTTPRules
-from zse.serve.leaving import Presence
+from zse.serve.shutdown import Presence
 from zse.server_options import ServeOptions
 
 CHAT = "/v1/chat/completions"

@@ -5,7 +5,7 @@ import json
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from zse.serve.parts import Parts
+from zse.serve.answer_parts import Parts
 from zse.serve.responses.writer import ResponseWriter
 from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, ReasoningPart, TextPart
 

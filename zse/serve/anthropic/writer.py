@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zse.records import record
+from zse.serve.answer_parts import Parts, object_of
 from zse.serve.http.dialects import ANTHROPIC
-from zse.serve.parts import Parts, object_of
 from zse.serve.turn import ChoiceEnded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
+    from zse.serve.answer_parts import Part, Step
     from zse.serve.http.streaming import FrameSink
-    from zse.serve.parts import Part, Step
     from zse.serve.turn import Event, Turn
 
 _DELTAS = {

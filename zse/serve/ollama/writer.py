@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zse.serve.answer_parts import object_of
 from zse.serve.openai.logprobs import chat_logprobs
-from zse.serve.parts import object_of
 from zse.serve.turn import (
     Call,
     CallArguments,

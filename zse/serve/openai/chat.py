@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zse.records import record
 from zse.serve.http.json_body import with_body
-from zse.serve.http.late import imported
+from zse.serve.http.lazy_handlers import imported
 from zse.serve.http.requests import answer, answer_head, read_body
 from zse.serve.http.streaming import DONE
 from zse.serve.openai.chat_turn import open_turn

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from zse.engine.output import TokenLogprob
     from zse.engine.request import SamplingParams
-    from zse.serve.parts import Part
+    from zse.serve.answer_parts import Part
     from zse.serve.responses.items import Item
     from zse.serve.responses.protocol import ResponsesRequest
 

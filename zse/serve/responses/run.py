@@ -8,10 +8,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zse.serve.answer_parts import Parts
 from zse.serve.http.errors import describe
 from zse.serve.http.event_log import EventLog
 from zse.serve.http.streaming import log_failure, nobody, race
-from zse.serve.parts import Parts
 from zse.serve.responses.output import usage_of
 from zse.serve.responses.writer import ResponseWriter
 from zse.serve.turn import ChoiceEnded

@@ -12,7 +12,7 @@ from zse.serve.responses.output import logprobs_of, opening_item, text_part, who
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zse.serve.parts import Part, Step
+    from zse.serve.answer_parts import Part, Step
     from zse.serve.responses.output import Response
 
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from zse.serve.app import HOT_ROUTES
-from zse.serve.http.late import Late
+from zse.serve.http.lazy_handlers import Late
 from zse.settings import subprocess_environment
 
 ROOT = str(Path(__file__).parents[3])
@@ -83,6 +83,6 @@ def test_a_chat_imports_nothing_of_other_protocols_nor_of_streams_that_are_resum
     )
     loaded = set(output.stdout.split())
     assert "zse.serve.openai.chat" in loaded
-    others = ("zse.serve.responses", "zse.serve.anthropic", "zse.serve.parts")
+    others = ("zse.serve.responses", "zse.serve.anthropic", "zse.serve.answer_parts")
     others += ("zse.serve.transcript", "zse.serve.http.resumable", "zse.serve.http.event_log")
     assert not [name for name in loaded if name.startswith(others)]

@@ -20,7 +20,7 @@ class _Held:
     slot: int
 
 
-class Holding:
+class DeferredFrees:
     """Frees blocks and slots when the last step that uses them is done.
 
     Args:

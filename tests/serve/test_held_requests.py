@@ -4,7 +4,7 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
-from zse.serve.held import HeldRequests
+from zse.serve.held_requests import HeldRequests
 
 
 def test_all_go_on_the_moment_that_another_thread_has_put_the_model():

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from zse.serve.leaving import Departure, Presence
+from zse.serve.shutdown import Departure, Presence
 
 ROOT = Path(__file__).parents[2]
 PACED = str(Path(__file__).parent / "paced_server.py")

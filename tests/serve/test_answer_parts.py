@@ -1,7 +1,7 @@
 """The parts of an answer: opened, grown and closed in order."""
 
 from zse.engine.output import TokenLogprob
-from zse.serve.parts import Parts
+from zse.serve.answer_parts import Parts
 from zse.serve.turn import CallArguments, CallOpened, ChoiceEnded, ReasoningPart, TextPart
 
 

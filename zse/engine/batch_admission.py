@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zse.engine.holding import Holding
-    from zse.engine.line import WaitingLine
+    from zse.engine.deferred_frees import DeferredFrees
     from zse.engine.running import Running
     from zse.engine.sequence import Sequence
+    from zse.engine.waiting_line import WaitingLine
     from zse.kv.cache import KVCache
 
 
-class Boarding:
+class BatchAdmission:
     """Moves sequences from the waiting line into the running batch.
 
     Counts what the prefix cache spares them.
     """
 
     def __init__(
-        self, cache: KVCache, waiting: WaitingLine, running: Running, holding: Holding
+        self, cache: KVCache, waiting: WaitingLine, running: Running, deferred: DeferredFrees
     ) -> None:
         self._cache = cache
         self._waiting = waiting
         self._running = running
-        self._holding = holding
-        self.max_running = len(holding.free_slots)
+        self._deferred = deferred
+        self.max_running = len(deferred.free_slots)
         """Sequences that run at once from now on; what runs already is let end."""
         self.num_prefix_queries = 0
         """Tokens of prompts that were looked up in the prefix cache."""
@@ -34,7 +34,7 @@ class Boarding:
 
     @property
     def has_slot(self) -> bool:
-        return bool(self._holding.free_slots) and len(self._running) < self.max_running
+        return bool(self._deferred.free_slots) and len(self._running) < self.max_running
 
     def next(self) -> Sequence | None:
         """Move the first sequence in line to the running ones; None when it has to wait."""
@@ -67,7 +67,7 @@ class Boarding:
         if table is None:
             return False
         sequence.table = table
-        sequence.slot = self._holding.free_slots.pop()
+        sequence.slot = self._deferred.free_slots.pop()
         sequence.num_computed = sequence.num_charged = table.num_reused_tokens
         self._waiting.take(sequence)
         self.charge(sequence, sequence.num_tokens)  # before the next turn is decided

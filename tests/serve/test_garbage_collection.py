@@ -11,7 +11,7 @@ ROOT = str(Path(__file__).parents[2])
 TELLING = """
 import gc, json, signal, sys
 def tell(*_):
-    from zse.serve.collector import SERVING
+    from zse.serve.garbage_collection import SERVING
     told = {"as_servers_do": gc.get_threshold() == SERVING, "frozen": gc.get_freeze_count()}
     print(json.dumps({"message": "collector", **told}), file=sys.stderr, flush=True)
 signal.signal(signal.SIGUSR1, tell)
@@ -20,16 +20,16 @@ sys.exit(main())
 """
 CODE = """
 import gc
-from zse.serve import collector
+from zse.serve import garbage_collection
 runs = lambda: sum(generation["collections"] for generation in gc.get_stats())
-collector.hold_off()
+garbage_collection.hold_off()
 before = runs()
 kept = [[] for _ in range(100_000)]
 held_off = runs() - before
-collector.resume()
+garbage_collection.resume()
 frozen = gc.get_freeze_count()
 more = [[] for _ in range(100_000)]
-print(held_off, frozen > 100_000, gc.get_threshold() == collector.SERVING, runs() > before)
+print(held_off, frozen > 100_000, gc.get_threshold() == garbage_collection.SERVING, runs() > before)
 before = runs()
 for step in range(500):
     made = [[] for _ in range(10_000)]

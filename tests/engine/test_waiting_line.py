@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from zse.engine.line import WaitingLine
+from zse.engine.intake import rank_of
 from zse.engine.request import Request, SamplingParams
-from zse.engine.scheduler import rank_of
 from zse.engine.sequence import Sequence
+from zse.engine.waiting_line import WaitingLine
 
 
 def waiting(arrival, *, tenant="", priority=0, weight=1.0, step=0, num_tokens=4):
