@@ -10,10 +10,12 @@ from zse.kernels.layout import Turned
 from zse.kernels.linear.definitions import MATMUL_8BIT_APART
 from zse.kernels.linear.plan import tile_of
 from zse.kernels.linear.variants import (
+    FEW_TOKENS,
     TURNED_BLOCKS,
     TURNED_COLUMNS,
     matmul_8bit_apart,
     matmul_8bit_deep,
+    matmul_8bit_few,
     matmul_8bit_forms,
     matmul_8bit_split,
     turn,
@@ -40,8 +42,9 @@ PROGRAMS_OF_SPLITS, MOST_SPLITS, LEAST_STEPS = 2, 8, 6
 STAYING_ROUNDS = 1.6
 """Time of a tile of programs that stay in tiles of others, of half its rows, which come in no
 rounds: one fills the gaps of the others. On an H200."""
-TILE_TOKENS, WIDE_COLUMNS = 128, 8192
-"""Tokens of a tile; columns of a row from which on wide tiles of a matrix are split."""
+TILE_TOKENS, HALF_TILE, WIDE_COLUMNS = 128, 64, 8192
+"""Tokens of a tile, and of half of one; columns of a row from which on wide tiles of a matrix are
+split."""
 _ALIGNMENT = 256
 
 
@@ -227,8 +230,16 @@ def _form_alike(
 ) -> Variant:
     """Return the form whose tiles of a matrix end first, where each is shared by so many programs.
 
-    Of two tiles of tokens programs are few enough to have a multiprocessor each, or none has one.
+    Tokens of a tile that are not there take longer to fetch than others, so fewer of them have a
+    small tile or one that fetches more of the matrix beside them: down of a 7B for one token takes
+    66 us by the usual tiles and 30 by wide ones, for 128 tokens 28, on an H200. Of two tiles of
+    tokens programs are few enough to have a multiprocessor each, or none has one.
     """
+    apart = device.target in MATMUL_8BIT_APART.targets
+    if tokens <= FEW_TOKENS and output_type == "fp32":
+        return matmul_8bit_few()
+    if tokens <= HALF_TILE and apart:
+        return matmul_8bit_apart(output_type)
     usual = matmul_8bit_split(output_type, tokens)
     if tokens <= TILE_TOKENS:
         return usual
@@ -236,10 +247,8 @@ def _form_alike(
     is_alone = _tiles(deep, rows, tokens) * splits <= device.multiprocessors
     if output_type == "fp32" and is_alone and deep.suits(device.target):
         return deep
-    forms = matmul_8bit_forms(output_type, apart=device.target in MATMUL_8BIT_APART.targets)
-    return min(
-        forms, key=lambda form: _rounds_of(form, rows, tokens, device.multiprocessors, splits)
-    )
+    forms, processors = matmul_8bit_forms(output_type, apart=apart), device.multiprocessors
+    return min(forms, key=lambda form: _rounds_of(form, rows, tokens, processors, splits))
 
 
 def splits_of_turned(rows: int, columns: int, tokens: int, device: DeviceFacts) -> int:

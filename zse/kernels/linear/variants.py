@@ -71,6 +71,8 @@ STEP_COLUMNS = 64
 """Columns of a step of a kernel over whole rows; rows are multiples of it."""
 TURNED_COLUMNS = 128
 """Columns that are turned together, and of a step of products of 8-bit numbers."""
+FEW_TOKENS = 16
+"""Tokens of the smallest tile of products of 8-bit numbers."""
 TURNED_BLOCKS = 8
 """Runs of such columns that a program turns of each of its rows."""
 TOKEN_GROUPS = 32
@@ -266,6 +268,14 @@ def matmul_8bit_split(outputs: str, tokens: int = 0) -> Variant:
     return matmul_8bit(outputs, kernel=MATMUL_8BIT_SPLIT)
 
 
+def matmul_8bit_few() -> Variant:
+    """Return the form for up to FEW_TOKENS tokens: little is fetched of tokens that are not there.
+
+    What is not there takes longer to fetch than what is.
+    """
+    return matmul_8bit("fp32", bm=FEW_TOKENS, bn=64, stages=6, warps=4, kernel=MATMUL_8BIT_SPLIT)
+
+
 def matmul_8bit_deep() -> Variant:
     """Return the form of shared tiles whose programs have a multiprocessor for themselves."""
     targets = MATMUL_8BIT_APART.targets
@@ -377,7 +387,7 @@ def _all() -> tuple[Variant, ...]:
         for apart in (False, True):
             found += matmul_8bit_forms(outputs, apart=apart)
         found += [matmul_8bit_split(outputs, tokens) for tokens in (0, 1)]
-    found += [imma_int8_apart(), matmul_8bit_deep()]
+    found += [imma_int8_apart(), matmul_8bit_deep(), matmul_8bit_few()]
     found += [turn_tokens(columns) for columns in (1, TOKEN_GROUPS * TURNED_COLUMNS + 1)]
     return tuple(dict.fromkeys(found))
 
