@@ -27,10 +27,11 @@ def answers(path: Path) -> list[dict[int, float]]:
     for slot in range(SLOTS):
         prompt = [(7 * slot + token) % 320 for token in range(PROMPT_TOKENS)]
         runner.execute(StepBatch(chunks=[chunk_of(slot, prompt, 0)], sampling=[[ROW]]))
-    chunks = [chunk_of(slot, [slot], PROMPT_TOKENS) for slot in range(SLOTS)]
-    found = runner.execute(StepBatch(chunks=chunks, sampling=[[ROW]] * SLOTS))
-    (captured,) = runner._backend._graphs.values()
-    assert captured.is_turned
+    for position in (PROMPT_TOKENS, PROMPT_TOKENS + 1):  # the second one is captured
+        chunks = [chunk_of(slot, [slot], position) for slot in range(SLOTS)]
+        found = runner.execute(StepBatch(chunks=chunks, sampling=[[ROW]] * SLOTS))
+    captured = [step for key, step in runner._backend._graphs.items() if key.rows > SLOTS]
+    assert [step.is_turned for step in captured] == [True]
     runner.close()
     return [dict(answer[0].top) for answer in found]
 
