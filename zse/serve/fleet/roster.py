@@ -56,7 +56,8 @@ def roster_of(options: ServeOptions) -> tuple[PlacedModel, ...]:
     if not found:
         raise UsageError(
             "--models names a folder without .zse files",
-            hint="Name a folder with .zse files, or NAME=PATH.",
+            hint="Name a folder with .zse files, or NAME=PATH. Links that lead out of a folder do "
+            "not count.",
         )
     _check_pins(options, found)
     first = _first(options, found)

@@ -6,12 +6,11 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from zse.serve.asking import model_for
 from zse.serve.http.json_body import with_body
 from zse.serve.http.requests import ignored_header, json_response, read_body, state_of
 from zse.serve.ollama.protocol import OllamaShowRequest, read_ollama
 from zse.serve.ollama.writer import timestamp
-from zse.serve.openai.models import models_of
+from zse.serve.openai.models import model_named, models_of
 from zse.serve.state import LoadedModel
 
 if TYPE_CHECKING:
@@ -50,22 +49,36 @@ async def ollama_version(request: Request) -> Response:  # noqa: ARG001
 
 
 async def ollama_show(request: Request) -> Response:
+    """Describe a model, and leave it where it is: clients look at all that are listed."""
     mapping = await read_body(request)
     if "name" in mapping:  # what the field was called before
         mapping.setdefault("model", mapping.pop("name"))
     body, ignored = await with_body(request, read_ollama, mapping, OllamaShowRequest)
-    model = await model_for(request, plain_name(request, body.model))
+    model = model_named(state_of(request), plain_name(request, body.model))
+    described = _description(model) if isinstance(model, LoadedModel) else _UNKNOWN
+    shown = {"details": _details(model), "modified_at": timestamp(model.created), **described}
+    return json_response(shown, ignored_header(ignored))
+
+
+_UNKNOWN = {
+    "modelfile": "",
+    "parameters": "",
+    "template": "",
+    "model_info": {},
+    "capabilities": ["completion"],
+}
+"""What is said of a model that is not loaded."""
+
+
+def _description(model: LoadedModel) -> dict[str, Any]:
     defaults = (f"{name} {value}" for name, value in model.sampling_defaults.items())
-    shown = {
+    return {
         "modelfile": "",
         "parameters": "\n".join(defaults),
         "template": "" if model.template is None else model.template.source,
-        "details": _details(model),
         "model_info": _info(model),
         "capabilities": _capabilities(model),
-        "modified_at": timestamp(model.created),
     }
-    return json_response(shown, ignored_header(ignored))
 
 
 def _entry(model: LoadedModel | AbsentModel) -> dict[str, Any]:

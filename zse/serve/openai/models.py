@@ -73,11 +73,17 @@ def models_of(state: AppState) -> list[LoadedModel | AbsentModel]:
 
 async def get_model(request: Request) -> Response:
     """Handle one model; its name may hold slashes, and ``default`` is an alias."""
-    model = _model_of(state_of(request), request.path_params["model"])
+    model = model_named(state_of(request), request.path_params["model"])
     return json_response(anthropic_entry(model) if _is_anthropics(request) else model_entry(model))
 
 
-def _model_of(state: AppState, name: str) -> LoadedModel | AbsentModel:
+def model_named(state: AppState, name: str) -> LoadedModel | AbsentModel:
+    """Return the model that answers to a name, without bringing it.
+
+    Raises:
+        ModelNotFoundError: There is none.
+        LoadingError: There is none yet, or no longer.
+    """
     if state.fleet is None:
         return state.require_model(name)
     name = state.fleet.default if name == DEFAULT_ALIAS else name
