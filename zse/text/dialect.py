@@ -8,6 +8,7 @@ both. The scripts that read the forms are imported for the first answer that nee
 from __future__ import annotations
 
 from dataclasses import field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zse.records import record
@@ -156,7 +157,11 @@ def detect_dialect(
         calls: A form that is known already, none, or auto.
         reasoning: Likewise.
     """
-    added = tuple(added)
+    return _detected(template, tuple(added), calls, reasoning)
+
+
+@lru_cache(maxsize=16)  # fine-tunes of one base that change places write alike
+def _detected(template: str, added: tuple[AddedToken, ...], calls: str, reasoning: str) -> Dialect:
     controls = {token.text: token.token_id for token in added if token.special}
     if calls == AUTO:
         calls = _found(_CALL_SIGNS, template) or _found(_CALL_SIGNS, controls) or "llama3"

@@ -92,6 +92,8 @@ class GPUBackend(PooledBlocks, MedusaBackend):
         self._alone: tuple[StepMaker, CapturedSteps] | None = None
         """What makes steps of rows whose bits depend on nothing else, from the first one on."""
         self._retained: Retained | None = None
+        self.file_shape: object = None
+        """Of the files that may take its model's place, once one was asked about."""
         self._timer: StepTimer | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows

@@ -128,7 +128,9 @@ class Retained:
 
     def _takes(self, reader: ModelFile) -> bool:
         header = reader.header.loaded()
-        if _shape_of(header) != _shape_of(self._header):
+        if self.backend.file_shape is None:
+            self.backend.file_shape = _shape_of(self._header)
+        if _shape_of(header) != self.backend.file_shape:
             return False
         if not self._is_narrow:
             return True
