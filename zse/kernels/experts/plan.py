@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 4
 """Tokens up to which each pair reads its expert's matrix for itself: few of them share one."""
-ROUTED_ROWS = 16
+ROUTED_ROWS = 8
 """Tokens up to which the norm that experts read chooses them."""
-DIRECT_ROWS = 0
+DIRECT_ROWS = 128
 """Tokens up to which those of an expert are multiplied with int8 activations together."""
-GATED_ROWS = 0
+GATED_ROWS = 128
 """Tokens up to which such products up are gated where they are made."""
 FULL_DIRECT_PAIRS = (3, 9)
 """As below, for the tiles of ``DIRECT_TILES``."""
