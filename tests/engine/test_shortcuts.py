@@ -157,12 +157,17 @@ def test_of_more_answers_than_the_engines_thread_has_time_for_the_loop_writes_th
     engine, letters, make_engine
 ):
     async def one(async_engine, shortcut, texts):
-        async for delta in async_engine.generate(asked(params=greedy(200)), shortcut=shortcut):
+        async for delta in async_engine.generate(asked(params=greedy(60)), shortcut=shortcut):
             texts.append(delta.text)
 
     async def main():
-        all_are_there = threading.Event()
-        async_engine = make_engine(all_are_there.wait, max_sequences=40)
+        all_are_there, loop = threading.Event(), asyncio.get_running_loop()
+
+        def have_the_loop_go_on():
+            all_are_there.wait()
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
+
+        async_engine = make_engine(have_the_loop_go_on, max_sequences=40)
         answers = [[] for _ in range(40)]
         shortcuts = [Notes(texts) for texts in answers]
         tasks = [
@@ -178,5 +183,5 @@ def test_of_more_answers_than_the_engines_thread_has_time_for_the_loop_writes_th
         assert set().union(*(each.writers for each in shortcuts)) == {threading.get_ident()}
         return answers
 
-    wanted = letters.decode(engine.expected_tokens(PROMPT, greedy(200)))
+    wanted = letters.decode(engine.expected_tokens(PROMPT, greedy(60)))
     assert {"".join(texts) for texts in asyncio.run(main())} == {wanted}
