@@ -21,13 +21,14 @@ from zse.kernels.experts.launch import (
     grouped_products,
     pair_products,
 )
-from zse.kernels.experts.plan import PairPlan, pair_tile, plan_pairs
+from zse.kernels.experts.plan import PairPlan, pair_tile, plan_direct, plan_pairs
 from zse.kernels.experts.reference import TOLERANCE
 from zse.kernels.experts.reference import pair_products as reference
-from zse.kernels.experts.variants import DIRECT_FORMATS, direct_form, pair_variant
+from zse.kernels.experts.variants import DIRECT_FORMATS, direct_form, is_sorted, pair_variant
 from zse.kernels.experts.weight import StackedWeight, reads_few_rows, takes_slot
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.linear.reference import QUANTIZED_TOLERANCE
+from zse.kernels.linear.weight import LinearWeight
 from zse.kernels.norm.reference import dequantize, quantize
 from zse.kernels.route.launch import Choice, Grouping
 from zse.kernels.route.reference import group_by_expert
@@ -277,3 +278,20 @@ def test_activations_of_another_width_are_refused() -> None:
             InterpretedLauncher(), experts.weight, inputs.activation, routed.choice, 0, plan,
             is_down=False,
         )  # fmt: skip
+
+
+def test_tokens_of_an_expert_share_its_weights_where_they_are_some_and_a_kernel_takes_them() -> (
+    None
+):
+    stack = LinearWeight(scheme="int4", rows=64, columns=512, weights=0, group_size=128)
+    weight = StackedWeight(stack=stack, experts=4)
+
+    def planned(rows: int, pairs: int, target: str = "sm_90", **other: object) -> str | None:
+        changed = replace(weight, stack=replace(stack, **other))
+        form = plan_direct(changed, rows, pairs, 128, target)
+        return None if form is None else f"{dict(form.constants)['BM']} {is_sorted(form)}"
+
+    assert planned(8, 64) == "8 False"
+    assert [planned(32, pairs) for pairs in (129, 512, 2048)] == ["8 True", "16 True", "32 True"]
+    assert planned(8, 64, scheme="mxfp4", group_size=32) == "8 False"
+    assert planned(129, 1032) is planned(8, 64, "sm_89") is planned(8, 64, group_size=64) is None
