@@ -20,7 +20,7 @@ from zse.errors import EngineError, ZSEError
 from zse.text.lone import LoneTokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zse.engine.inbox import Shortcut
     from zse.engine.output import Delta
@@ -251,8 +251,7 @@ class StreamsInFlight:
         for shortcut, doorbell in taking:
             shortcuts.setdefault(doorbell, []).append(shortcut)
         for doorbell, batch in shortcuts.items():
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to read
-                doorbell.ring_to_write(batch)
+            self._ring(doorbell, taken=batch)
 
     def _give_up(self, request_id: str, error: Exception) -> None:
         stream = self._streams.get(request_id)
@@ -261,9 +260,11 @@ class StreamsInFlight:
         self._abort(request_id, None)
         _fail(stream, EngineError(f"the answer has no text: {type(error).__name__}: {error}"))
 
-    def _ring(self, doorbell: Doorbell, letters: list[Letter]) -> None:
+    def _ring(
+        self, doorbell: Doorbell, letters: Sequence[Letter] = (), taken: Sequence[Shortcut] = ()
+    ) -> None:
         try:
-            doorbell.ring(letters)
+            doorbell.ring(letters, taken)
         except RuntimeError:  # the loop is closed: nobody is left to read
             for stream in list(self._streams.values()):
                 if stream.doorbell is doorbell:

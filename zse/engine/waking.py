@@ -54,24 +54,19 @@ class Doorbell:
         """Whether readers have gone on with all that was rung for, as far as they got."""
         return self._num_answered == self._num_rung
 
-    def ring(self, letters: Sequence[Letter]) -> None:
-        """Have letters brought in their order; called by the engine's thread, at its end by any.
+    def ring(self, letters: Sequence[Letter], taken: Sequence[Shortcut] = ()) -> None:
+        """Have letters brought in their order, and written what shortcuts have taken.
+
+        Called by the engine's thread, at its end by any.
 
         Raises:
             RuntimeError: The loop is closed.
         """
-        self._letters.append(letters)
-        self._wake()
-
-    def ring_to_write(self, shortcuts: Sequence[Shortcut]) -> None:
-        """Have written in the loop what shortcuts took; called and raises as ``ring``."""
-        self._taken.append(shortcuts)
-        self._wake()
-
-    def _wake(self) -> None:
         if self._loop.is_closed():
             raise RuntimeError("the event loop is closed")
         self._num_rung += 1
+        self._letters.append(letters)
+        self._taken.append(taken)
         os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
