@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from zse.backends.gpu.inputs import InputShape, StepArrays
     from zse.backends.gpu.kv_pool import KVPool
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.weights import BoundNorm
     from zse.kernels.launcher import Launcher
     from zse.kernels.layout import Activation, Partials, Plain, Turned
+    from zse.kernels.linear.closed import Begun
     from zse.kernels.lm_head_sample.arrays import SamplingKind
     from zse.kernels.norm.launch import PostNorm
     from zse.kernels.route.launch import Choice
@@ -50,6 +51,8 @@ class Step:
     rounding: Rounding
     tells_states: bool = False
     """Whether the host is told what the head reads, in 16 bits."""
+    norms_behind: Mapping[str, BoundNorm] = field(default_factory=dict)
+    """Norms that products begin, by the name of the product's matrix."""
 
     @property
     def quantized(self) -> bool:
@@ -73,12 +76,19 @@ class Residual:
     """LayerNorm of the stream itself, after all that."""
     is_share: bool = False
     """Whether ``pending`` and ``bias`` are a rank's part of a sum over ranks."""
+    begun: Begun | None = None
+    """The norm of the stream that its reader takes, if the product before has begun it."""
 
     def take_pending(self) -> tuple[Partials | None, int, float, PostNorm | None]:
         """Return what is to be added, its bias, its factor and its norm; the caller adds it."""
         taken = self.pending, self.bias, self.scale, self.post
         self.pending, self.bias, self.scale, self.post = None, 0, 1.0, None
         self.is_share = False
+        return taken
+
+    def take_begun(self) -> Begun | None:
+        """Return the norm that has been begun; the caller reads it."""
+        taken, self.begun = self.begun, None
         return taken
 
     def take_norm(self) -> BoundNorm | None:

@@ -12,6 +12,7 @@ from zse.backends.gpu.choosing import Choosing
 from zse.backends.gpu.forward import Deferred
 from zse.kernels.gate_up.launch import activate, activate_times
 from zse.kernels.layout import ACTIVATION_GROUP, Activation, Partials, Plain, Quantized, Turned
+from zse.kernels.linear.closed import Begun
 from zse.kernels.turned.gates import round_gates, takes_gates, turned_gates
 from zse.kernels.turned.launch import takes_silu, turned_silu
 
@@ -65,7 +66,7 @@ class Gating(Choosing):
         mlp: MLPSpec,
     ) -> Deferred:
         """Return activation(gate) * up, or activation(up), to be computed for a known reader."""
-        inputs = self._normalized(step, residual, norm, linear.weight)
+        inputs = self._entered(step, residual, norm, linear.weight)
         columns = linear.weight.rows // (1 + mlp.is_gated)
         is_usual = mlp.activation == "silu" and mlp.is_gated
         is_usual = is_usual and not (linear.bias or step.shape.adapter_tiles)
@@ -91,11 +92,15 @@ class Gating(Choosing):
         )
 
     def _turned_gates(
-        self, step: Step, linear: BoundLinear, inputs: Activation | Turned, columns: int
+        self, step: Step, linear: BoundLinear, inputs: Activation | Turned | Begun, columns: int
     ) -> Callable[[Turned], None] | None:
         """Return what multiplies, gates and turns in one; None where the matrix is not kept."""
         kept = self._model.kept_weights.of(linear.weight)
-        if kept is None or isinstance(inputs, Quantized) or not self._turns(step, linear.weight):
+        if (
+            kept is None
+            or isinstance(inputs, Quantized | Begun)
+            or not self._turns(step, linear.weight)
+        ):
             return None
         if not takes_gates(columns, step.launcher.device.target):
             return None
@@ -122,7 +127,7 @@ class Gating(Choosing):
         return make_turned
 
     def _joined(
-        self, step: Step, linear: BoundLinear, inputs: Activation | Turned
+        self, step: Step, linear: BoundLinear, inputs: Activation | Turned | Begun
     ) -> Plain | Partials:
         """Leave the joined product of gate and up, of many rows in 16 bits."""
         weight = linear.weight

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from zse.backends.binding import bind_classifier, bind_layer, bind_layer_inputs
+from zse.backends.gpu.closing import norms_behind
 from zse.backends.gpu.given_states import bind_join
 from zse.backends.gpu.graphs import bucket_of
 from zse.backends.gpu.heads import attentions_of, norms_all_heads, ropes_of
@@ -38,17 +39,18 @@ from zse.kernels.rope_store.launch import rope_table
 from zse.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from zse.backends.gpu.collectives import Collectives
     from zse.backends.gpu.flow import StreamFlow
     from zse.backends.gpu.forward import Query, Step
     from zse.backends.gpu.heads import AttentionKind
     from zse.backends.gpu.host_flow import HostFlow
+    from zse.backends.gpu.inputs import InputShape
     from zse.backends.gpu.key_factors import DeviceFactors
     from zse.backends.gpu.kv_pool import KVPool
     from zse.backends.gpu.passes import Passes
-    from zse.backends.gpu.weights import DeviceWeights
+    from zse.backends.gpu.weights import BoundNorm, DeviceWeights
     from zse.device.facts import DeviceFacts
     from zse.device.gpu import Block, Gpu, Stream
     from zse.kernels.launcher import Launcher
@@ -109,7 +111,8 @@ class DeviceModel:
         """What this rank does together with the others; None where it is alone."""
         self.flow = flow
         """The stream's way from stage to stage; None where all layers are here."""
-        self.layers = passes.scopes([bind_layer(layer, weights) for layer in spec.layers])
+        self._bound_layers = [bind_layer(layer, weights) for layer in spec.layers]
+        self.layers = passes.scopes(self._bound_layers)
         norm = spec.head.norm
         inputs = spec.embedding.layer_inputs
         self.ends = EndWeights(
@@ -249,6 +252,15 @@ class DeviceModel:
         plans = self._usual_plans
         if not plans.deterministic:  # else it was decided when the model was opened
             plans.keep_turned(self._keeps(plans.turned_matrices))
+
+    def norms_behind(self, shape: InputShape) -> Mapping[str, BoundNorm]:
+        """Return the norms that products of a captured step begin, by the name of the matrix.
+
+        All weights are there when such a step is launched, those of the next layer as well.
+        """
+        if self.collectives is not None or self.flow is not None or not self.passes.looks_ahead:
+            return {}
+        return norms_behind(self.spec.layers, self._bound_layers, self.plans, shape)
 
     @cached_property
     def unlike_layers(self) -> frozenset[int]:

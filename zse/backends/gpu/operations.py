@@ -132,7 +132,7 @@ class GPUOperations(Gating):
         self, step: Step, residual: Residual, norm: BoundNorm | None, linear: BoundLinear
     ) -> Projected:
         """Leave the split sums of norm(residual) @ linear^T, and the bias that is to be added."""
-        inputs = self._normalized(step, residual, norm, linear.weight)
+        inputs = self._entered(step, residual, norm, linear.weight)
         return Projected(sums=self._product(step, linear, inputs), bias=linear.bias)
 
     def rope_store(
@@ -269,6 +269,8 @@ class GPUOperations(Gating):
                 step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize
             )
             inputs.write(output)
+        if (norm := step.norms_behind.get(linear.name)) is not None:
+            return self._begin_norm(step, linear.weight, output, residual, norm)
         return Residual(
             address=residual.address,
             pending=self._product(step, linear, output),

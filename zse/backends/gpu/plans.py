@@ -24,6 +24,7 @@ from zse.backends.gpu.scratch import (
     MixtureBytes,
     ScratchSizes,
     activation_bytes,
+    begun_bytes,
 )
 from zse.backends.gpu.turned_rows import turns_matrices
 from zse.backends.key_factors import NARROW_KV_DTYPES
@@ -35,6 +36,8 @@ from zse.format.names import SPARE_PREFIX
 from zse.kernels.attention.context import aligned_blocks, context_bytes
 from zse.kernels.attention.launch import decode_counters_bytes, decode_partials_bytes, decode_splits
 from zse.kernels.attention.variants import context_queries, decode_tile
+from zse.kernels.linear.closed import counters_bytes
+from zse.kernels.linear.closed_forms import CLOSED_ROWS
 from zse.kernels.linear.launch_8bit import splits_of_turned, takes_8bit, turned_bytes
 from zse.kernels.linear.plan import ANY_ROWS, plan_any_rows, plan_linear
 from zse.kernels.linear.weight import supports_quantized
@@ -148,7 +151,9 @@ class StepPlans:
         rows = self.most_single_rows
         routing = self.mixtures.counters_bytes if self.mixtures else 0
         counted = (decode_counters_bytes(rows, kind.shape) for kind in self._kinds)
-        return max([4, routing, *counted])
+        widest = max((weight.rows for weight in self._distinct_linears()), default=0)
+        closing = counters_bytes(min(rows, CLOSED_ROWS), widest)
+        return max([4, routing, closing, *counted])
 
     @property
     def row_numbers_bytes(self) -> int:
@@ -338,6 +343,7 @@ class StepPlans:
             sampling=workspace_bytes(wanted, model.vocab_size) if wanted else 0,
             given=rows * model.hidden_size * 4 if self.takes_states else 0,
             left=rows * model.hidden_size * 2 if self.leaves_states else 0,
+            begun=begun_bytes(rows, model.hidden_size) if rows <= CLOSED_ROWS else 0,
         )
 
     def _weights_bytes(self, shape: InputShape, columns: int, *, widened: bool) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zse.kernels.layout import Activation, Partials, Plain, Turned
+from zse.backends.gpu.forward import Residual
+from zse.kernels.layout import Activation, Partials, Plain, Quantized, Turned
+from zse.kernels.linear.closed import Begun, multiply_begun, multiply_norm
 from zse.kernels.linear.launch import linear, linear_prefill
 from zse.kernels.linear.launch_8bit import (
     linear_8bit,
@@ -18,7 +20,7 @@ from zse.kernels.norm.launch import residual_norm, stream_norm
 from zse.kernels.turned.launch import takes_norm, turned_norm
 
 if TYPE_CHECKING:
-    from zse.backends.gpu.forward import Residual, Step
+    from zse.backends.gpu.forward import Step
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.weights import BoundLinear, BoundNorm
     from zse.kernels.linear.weight import LinearWeight
@@ -62,6 +64,36 @@ class Products:
         output = self._form(step, weight, step.shape.rows, can_quantize=True)
         self._norm(step, residual, norm, output)
         return output
+
+    def _entered(
+        self, step: Step, residual: Residual, norm: BoundNorm | None, weight: LinearWeight
+    ) -> Activation | Turned | Begun:
+        """Return the norm of the stream, which the product before may have begun."""
+        return residual.take_begun() or self._normalized(step, residual, norm, weight)
+
+    def _begin_norm(
+        self,
+        step: Step,
+        weight: LinearWeight,
+        inputs: Activation | Turned,
+        residual: Residual,
+        norm: BoundNorm,
+    ) -> Residual:
+        """Add a product to the stream and begin its norm, in one kernel."""
+        assert isinstance(inputs, Quantized)
+        begun = step.scratch.begun(inputs.rows, weight.rows, norm.epsilon)
+        multiply_norm(
+            step.launcher,
+            weight,
+            inputs,
+            step.scratch.sums,
+            self._model.plans.plan(weight, inputs.rows, quantized=True),
+            begun,
+            residual.address,
+            norm.weight,
+            self._model.counters,
+        )
+        return Residual(address=residual.address, begun=begun)
 
     def _turns_norm(
         self, step: Step, residual: Residual, norm: BoundNorm, weight: LinearWeight
@@ -134,7 +166,7 @@ class Products:
         self,
         step: Step,
         weight: LinearWeight,
-        inputs: Activation | Turned,
+        inputs: Activation | Turned | Begun,
         address: int = 0,
         max_splits: int | None = None,
         *,
@@ -145,6 +177,9 @@ class Products:
         ``exact``: its 16-bit inputs are not rounded, however many rows there are.
         """
         address = address or step.scratch.sums
+        if isinstance(inputs, Begun):
+            plan = self._model.plans.plan(weight, inputs.rows, quantized=True)
+            return multiply_begun(step.launcher, weight, inputs, address, plan)
         if isinstance(inputs, Plain) and not exact and self._turns(step, weight):
             inputs = self._turned(step, inputs)
         if isinstance(inputs, Turned):
@@ -161,7 +196,7 @@ class Products:
         return linear(step.launcher, weight, inputs, address, plan)
 
     def _product(
-        self, step: Step, linear: BoundLinear, inputs: Activation | Turned, address: int = 0
+        self, step: Step, linear: BoundLinear, inputs: Activation | Turned | Begun, address: int = 0
     ) -> Partials:
         """Leave the sums of a product that adapters may add to."""
         self._begin_adapting(step, linear, inputs)
@@ -169,24 +204,26 @@ class Products:
         self._end_adapting(step, linear, inputs, sums)
         return sums
 
-    def _begin_adapting(self, step: Step, linear: BoundLinear, inputs: Activation | Turned) -> None:
+    def _begin_adapting(
+        self, step: Step, linear: BoundLinear, inputs: Activation | Turned | Begun
+    ) -> None:
         """Begin with what adapters add; the product's kernel fetches weights meanwhile."""
         if step.shape.adapter_tiles:
             assert self._model.adapters is not None
-            assert not isinstance(inputs, Turned)
+            assert not isinstance(inputs, Turned | Begun)
             self._model.adapters.shrink(step, linear.name, inputs)
 
     def _end_adapting(
         self,
         step: Step,
         linear: BoundLinear,
-        inputs: Activation | Turned,
+        inputs: Activation | Turned | Begun,
         outputs: Partials | Plain,
     ) -> None:
         """Add to a product what the adapters of its rows have for the matrix."""
         if step.shape.adapter_tiles:
             assert self._model.adapters is not None
-            assert not isinstance(inputs, Turned)
+            assert not isinstance(inputs, Turned | Begun)
             self._model.adapters.expand(step, linear.name, inputs, outputs)
 
     def _multiply_many(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized, Turned
+from zse.kernels.linear.closed import Begun
 from zse.kernels.linear.launch_8bit import turned_at, turned_bytes
 from zse.records import record
 from zse.units import align_up
@@ -73,6 +74,8 @@ class ScratchSizes:
     """States that come with a step's tokens, float32."""
     left: int
     """States of all tokens of a step, normed, in 16 bits."""
+    begun: int = 0
+    """A norm that a product has begun: int8 activations, and sums of squares."""
 
     def offsets(self) -> tuple[Mapping[str, int], int]:
         """Return the offset of each buffer, and the bytes of all together."""
@@ -111,6 +114,7 @@ class Scratch:
         self.sampling = address + offsets["sampling"]
         self.given = address + offsets["given"]
         self.left = address + offsets["left"]
+        self._begun = address + offsets["begun"]
 
     def plain(self, rows: int, columns: int, *, first_row: int = 0) -> Plain:
         """Return the activations as bfloat16 [rows, columns], from ``first_row`` on."""
@@ -122,16 +126,13 @@ class Scratch:
         Args:
             behind_bytes: Of other activations before them, as ``activation_bytes`` counts them.
         """
-        start = self.activations + align_up(behind_bytes, _ALIGNMENT)
-        codes = align_up(rows * columns, _ALIGNMENT)
-        scales = _scale_bytes(rows, columns)
-        return Quantized(
-            rows=rows,
-            columns=columns,
-            codes=start,
-            scales=start + codes,
-            sums=start + codes + scales,
-        )
+        return _quantized_at(self.activations + align_up(behind_bytes, _ALIGNMENT), rows, columns)
+
+    def begun(self, rows: int, columns: int, epsilon: float) -> Begun:
+        """Return a norm that a product begins; it lies beside what the product reads."""
+        inputs = _quantized_at(self._begun, rows, columns)
+        squares = inputs.sums + _scale_bytes(rows, columns)
+        return Begun(inputs=inputs, squares=squares, epsilon=epsilon)
 
     def turned(self, rows: int, columns: int) -> Turned:
         """Return the turned activations, which lie at the end of the room for weights."""
@@ -139,10 +140,21 @@ class Scratch:
         return turned_at(end - turned_bytes(rows, columns), rows, columns)
 
 
+def begun_bytes(rows: int, columns: int) -> int:
+    """Return the bytes of a norm that a product begins."""
+    return align_up(rows * columns, _ALIGNMENT) + 3 * _scale_bytes(rows, columns)
+
+
 def activation_bytes(rows: int, columns: int) -> int:
     """Return the bytes that activations take in either form."""
     quantized = align_up(rows * columns, _ALIGNMENT) + 2 * _scale_bytes(rows, columns)
     return max(rows * columns * 2, quantized)
+
+
+def _quantized_at(address: int, rows: int, columns: int) -> Quantized:
+    scales = address + align_up(rows * columns, _ALIGNMENT)
+    sums = scales + _scale_bytes(rows, columns)
+    return Quantized(rows=rows, columns=columns, codes=address, scales=scales, sums=sums)
 
 
 def _scale_bytes(rows: int, columns: int) -> int:

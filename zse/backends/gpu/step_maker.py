@@ -130,6 +130,7 @@ class StepMaker:
             self._model.prepare_turned(self._launcher)
         inputs = self._gpu.allocate(shape.length_bytes)
         step = self._step(shape, inputs.address, self._memory.sequences, key.sampling)
+        step = replace(step, norms_behind=self._model.norms_behind(shape))
         graph = self._recorded(step, work)
         choice = self._recorded(step, choose) if key.sampling.masked else None
         return CapturedStep(

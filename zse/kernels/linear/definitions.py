@@ -231,3 +231,26 @@ TURN_TOKENS = _kernel(
     number("tokens"),
     number("row_groups"),
 )
+_FOLLOWING = (
+    pointer("squares", "fp32"),
+    number("epsilon", "fp32"),
+    pointer("next_codes", "i8"),
+    pointer("next_scales", "fp32"),
+    pointer("next_sums", "fp32"),
+    pointer("counters", "i32"),
+    pointer("residual", "fp32"),
+    pointer("norm", "fp32"),
+    pointer("next_squares", "fp32"),
+)
+"""What a product takes whose programs do what follows it, beside its own operands."""
+GEMV_CLOSED = _kernel(
+    "closing",
+    "gemv_closed",
+    *_WORDS,
+    pointer("sums", "fp32"),
+    pointer("weights", "i32"),
+    pointer("weight_scales", "i32"),
+    *_RESULT,
+    number("blocks"),
+    *_FOLLOWING,
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from zse.kernels.linear.closed_forms import closed_forms
 from zse.kernels.linear.definitions import (
     DOT_FOUR_BIT,
     DOT_WHOLE,
@@ -378,6 +379,7 @@ def _all() -> tuple[Variant, ...]:
     for scheme, group in DIRECT_FORMATS:
         for rows in (8, DIRECT_ROWS):
             found += direct_forms(scheme, group, rows)
+    found += closed_forms(tuple(found))
     for weights in PLAIN_SCHEMES:
         for outputs in ("fp32", "bf16"):
             for stream in (False, True):
