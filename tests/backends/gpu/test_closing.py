@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 128,
-    "intermediate_size": 256,
+    "intermediate_size": 128,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 64,

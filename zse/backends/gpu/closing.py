@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from zse.backends.operations import is_attention
 from zse.kernels.linear.closed import begins_norm, reads_begun
 from zse.kernels.linear.closed_forms import CLOSED_ROWS
 from zse.kernels.linear.weight import supports_quantized
-from zse.models.layer_spec import AttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +76,7 @@ def _usual(spec: LayerSpec, weights: LayerWeights) -> _Usual | None:
 def _is_usual(spec: LayerSpec) -> bool:
     """Whether a layer is one of attention and an MLP, and nothing else is on the stream."""
     mixer, mlp = spec.mixer, spec.mlp
-    if not isinstance(mixer, AttentionSpec) or mlp is None:
+    if not is_attention(mixer) or mlp is None:
         return False
     others = (
         spec.mixer_post_norm,
