@@ -23,7 +23,7 @@ import warnings
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from machine import machine_facts
@@ -71,13 +71,18 @@ def ours(scheme: Scheme, group_size: int) -> Rounding:
     """Return what ``zse convert`` does to a matrix, and a reader undoes."""
 
     def round_rows(rows: torch.Tensor) -> torch.Tensor:
-        size = next(one for one in (group_size, 64, 32, 16) if rows.shape[1] % one == 0)
+        size = divided(rows.shape[1], group_size)
         entry = TensorEntry(
             name="", scheme=scheme, shape=tuple(rows.shape), group_size=size, parts=()
         )
         return dequantize(entry, quantize_rows(scheme, rows, size))
 
     return round_rows
+
+
+def divided(columns: int, group_size: int) -> int:
+    """Return the size of groups that divide so many columns: as asked for, or the next smaller."""
+    return next(one for one in (group_size, 64, 32, 16) if columns % one == 0)
 
 
 def int8(rows: torch.Tensor) -> torch.Tensor:
@@ -99,7 +104,7 @@ def hqq(group_size: int) -> Rounding:
     def round_rows(rows: torch.Tensor) -> torch.Tensor:
         from hqq.core.quantize import Quantizer
 
-        size = next(one for one in (group_size, 64, 32) if rows.shape[1] % one == 0)
+        size = divided(rows.shape[1], group_size)
         codes, facts = Quantizer.quantize(
             rows,
             nbits=4,
@@ -120,7 +125,7 @@ def torchao(group_size: int) -> Rounding:
     def round_rows(rows: torch.Tensor) -> torch.Tensor:
         from torchao.quantization import quant_primitives as own
 
-        size = next(one for one in (group_size, 64, 32) if rows.shape[1] % one == 0)
+        size = divided(rows.shape[1], group_size)
         block, whole = (1, size), (torch.uint8, 0, 15)
         scale, zero = own.choose_qparams_affine(
             rows, own.MappingType.ASYMMETRIC, block, *whole, eps=1e-6
@@ -138,34 +143,49 @@ NOISE_COLUMNS = 32
 """As many weights as share a scale in GGUF's types of four bits."""
 NARROW_EVERY = 8
 """Layers of which the last one has groups of 64 there instead of INT8."""
-QUANTIZERS: dict[str, tuple[str, float, Rounding]] = {
-    "int4": (OURS, 4.25, ours(Scheme.INT4, 128)),
-    "int4-g128": (OURS, 4.25, ours(Scheme.INT4, 128)),
-    "int4-g64": (OURS, 4.5, ours(Scheme.INT4, 64)),
-    "int3": (OURS, 3.5, ours(Scheme.INT3, 64)),
-    "int2": (OURS, 3.0, ours(Scheme.INT2, 32)),
-    "nf4": (OURS, 4.25, ours(Scheme.NF4, 64)),
-    "nl4": (OURS, 4.5, ours(Scheme.NL4, 16)),
-    "nl4-g32": (OURS, 4.25, ours(Scheme.NL4, 32)),
-    "bitsandbytes-nf4": ("bitsandbytes", 4.5, bitsandbytes_nf4),
-    "hqq": ("hqq", 4.25, hqq(128)),
-    "hqq-g64": ("hqq", 4.5, hqq(64)),
-    "torchao": ("torchao", 4.25, torchao(128)),
-    "torchao-g64": ("torchao", 4.5, torchao(64)),
-}
-"""Library, bits a weight with the scales of its groups, and the rounding of [rows, columns].
 
-INT4 of all has two 16-bit numbers a group; bitsandbytes keeps its maxima in float32. The default,
-``int4``, has INT8 for most queries, keys and values: its bits depend on the model, and are counted.
-"""
+
+class Quantizer(NamedTuple):
+    """A way to round, and what it keeps of a matrix."""
+
+    library: str
+    code_bits: int
+    """Of a weight."""
+    scale_bits: int
+    """Of all that a group has besides."""
+    group_size: int
+    rounding: Rounding
+    """Of [rows, columns]."""
+
+    def bits(self, columns: int) -> float:
+        """Return the bits a weight of a matrix with so many columns."""
+        return self.code_bits + self.scale_bits / divided(columns, self.group_size)
+
+
+QUANTIZERS: dict[str, Quantizer] = {
+    "int4": Quantizer(OURS, 4, 32, 128, ours(Scheme.INT4, 128)),
+    "int4-g128": Quantizer(OURS, 4, 32, 128, ours(Scheme.INT4, 128)),
+    "int4-g64": Quantizer(OURS, 4, 32, 64, ours(Scheme.INT4, 64)),
+    "int3": Quantizer(OURS, 3, 32, 64, ours(Scheme.INT3, 64)),
+    "int2": Quantizer(OURS, 2, 32, 32, ours(Scheme.INT2, 32)),
+    "nf4": Quantizer(OURS, 4, 16, 64, ours(Scheme.NF4, 64)),
+    "nl4": Quantizer(OURS, 4, 8, 16, ours(Scheme.NL4, 16)),
+    "nl4-g32": Quantizer(OURS, 4, 8, 32, ours(Scheme.NL4, 32)),
+    "bitsandbytes-nf4": Quantizer("bitsandbytes", 4, 32, 64, bitsandbytes_nf4),
+    "hqq": Quantizer("hqq", 4, 32, 128, hqq(128)),
+    "hqq-g64": Quantizer("hqq", 4, 32, 64, hqq(64)),
+    "torchao": Quantizer("torchao", 4, 32, 128, torchao(128)),
+    "torchao-g64": Quantizer("torchao", 4, 32, 64, torchao(64)),
+}
+"""The default, ``int4``, has INT8 for most queries, keys and values besides."""
 
 
 def rounding_of(quantizer: str, name: str, columns: int) -> tuple[float, Rounding]:
     """Return the bits a weight and the rounding of one matrix."""
-    _, bits, rounding = QUANTIZERS[quantizer]
+    chosen = QUANTIZERS[quantizer]
     found = QUERIES_KEYS_VALUES.search(name) if quantizer == "int4" else None
     if found is None:
-        return bits, rounding
+        return chosen.bits(columns), chosen.rounding
     if int(found[1]) % NARROW_EVERY == NARROW_EVERY - 1:
         return rounding_of("int4-g64", name, columns)
     return 8 + 32 / columns, int8
@@ -278,7 +298,7 @@ def main() -> None:
     results, libraries = {}, {}
     print(f"{'quantizer':<18} {'bits':>5} {'weights':>7} {'KL':>18} {'same top':>15} perplexity")
     for name in options.only:
-        library = QUANTIZERS[name][0]
+        library = QUANTIZERS[name].library
         libraries[library] = installed(library)
         if libraries[library] is None:
             print(f"{name:<18} {library} is not installed")
