@@ -8,12 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zse.backends.gpu.captured import CapturedSteps
+from zse.backends.gpu.described import Described
 from zse.backends.gpu.draft_states import DraftStates
 from zse.backends.gpu.kinds import text_operations_of
 from zse.backends.gpu.masked import MaskedStep
 from zse.backends.gpu.medusa import MedusaBackend
 from zse.backends.gpu.parted import MOST_UNREAD, PartedStep, has_single, parts_of
 from zse.backends.gpu.pooled_blocks import PooledBlocks
+from zse.backends.gpu.read_back import ReadBack
 from zse.backends.gpu.retained import Retained
 from zse.backends.gpu.step import StepPlan, plan_step, without_choice
 from zse.backends.gpu.step_maker import StepMaker
@@ -21,37 +23,32 @@ from zse.backends.gpu.step_timer import StepTimer
 from zse.backends.gpu.transfers import NOTHING, RING, ResultRing, SampledMemory, StagingRing
 from zse.backends.key_factors import NARROW_KV_DTYPES
 from zse.backends.states import check_states
-from zse.backends.types import DeviceUsed, FinishedStep, logit_rows, mask_bytes
+from zse.backends.types import DeviceUsed, FinishedStep, mask_bytes
 from zse.errors import DeviceError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from zse.backends.adapters import AdapterWeights
     from zse.backends.gpu.adapters import GPUAdapter
     from zse.backends.gpu.arrival import Arrival
     from zse.backends.gpu.arriving import RestOfStart
-    from zse.backends.gpu.flow import PassedStep, StreamFlow
-    from zse.backends.gpu.forward import Residual, Step
-    from zse.backends.gpu.host_flow import HostFlow
+    from zse.backends.gpu.flow import PassedStep
+    from zse.backends.gpu.forward import Step
     from zse.backends.gpu.memory import DeviceMemory, SequenceMemory
     from zse.backends.gpu.model import DeviceModel
     from zse.backends.gpu.parted import Part
     from zse.backends.gpu.state_pool import StatePool
     from zse.backends.gpu.transfers import PendingResults, Told
     from zse.backends.operations import Forward, PendingStep
-    from zse.backends.types import LogitRows, StepBatch
+    from zse.backends.types import StepBatch
     from zse.device.gpu import Block, Gpu, Stream
     from zse.format.spec import ZSEHeader
     from zse.kernels.launcher import Launcher
-    from zse.models.spec import HeadSpec, ModelSpec, Pooling
-    from zse.stream.peers.lending import Lendable
     from zse.stream.placement import Placement
-    from zse.stream.weights import StreamFacts
 
 
-class GPUBackend(PooledBlocks, MedusaBackend):
+class GPUBackend(ReadBack, Described, PooledBlocks, MedusaBackend):
     """See ``zse.backends.operations.Backend``. ``launcher`` puts kernels into ``stream``."""
 
     def __init__(
@@ -320,37 +317,6 @@ class GPUBackend(PooledBlocks, MedusaBackend):
 
     # --- memory --------------------------------------------------------------------------------
 
-    def lm_head(self, step: Step, residual: Residual, head: HeadSpec) -> bytes:
-        """Return float32 logits of the wanted rows on the host."""
-        self.write_logits(step, residual, head)
-        length = step.shape.wanted * self._model.spec.vocab_size * 4
-        return self._read_back(step.scratch.logits, length)
-
-    def pool(self, step: Step, residual: Residual, pooling: Pooling) -> Sequence[Sequence[float]]:
-        """Return the vector of each text of a step, or its scores."""
-        assert self._texts is not None
-        head = self._model.spec.head
-        found = self._texts.write_numbers(step, residual, self.ends, head, pooling)
-        length = step.shape.runs * found.columns * 4
-        numbers = memoryview(self._read_back(found.address, length)).cast("f")
-        each = range(0, len(numbers), found.columns)
-        return [numbers[at : at + found.columns].tolist() for at in each]
-
-    def _read_back(self, address: int, length_bytes: int) -> bytes:
-        """Return what lies at an address when all that was enqueued is done."""
-        host = self._gpu.allocate_host(length_bytes)
-        try:
-            self._gpu.copy_to_host(host.address, address, length_bytes, self._stream)
-            self._stream.synchronize()
-            self.check_ranks()
-            return bytes(host.view[:length_bytes])
-        finally:
-            host.free()
-
-    def join_rows(self, parts: Sequence[bytes]) -> LogitRows:
-        joined = bytearray().join(parts)  # not bytes: a view of it may be written to
-        return logit_rows(memoryview(joined), self._model.spec.vocab_size)
-
     def bind_adapter(self, adapter: AdapterWeights) -> GPUAdapter:
         """Return a handle of an adapter; its numbers are sent with the first step that uses it."""
         if (pool := self._model.adapters) is None:
@@ -360,59 +326,6 @@ class GPUBackend(PooledBlocks, MedusaBackend):
                 "memory aside with --lora-gib.",
             )
         return pool.bind(adapter)
-
-    def memory_bytes(self) -> dict[str, int]:
-        held = {
-            "weights": self._model.weights.memory_bytes(),
-            "kv_cache": self._memory.sequences.cache.length_bytes,
-            "scratch": self._memory.scratch.length_bytes,
-        }
-        if kept := self._model.kept_weights.taken_bytes:
-            held["prompt_weights"] = kept
-        states, adapters = self._memory.sequences.states, self._model.adapters
-        if states is not None:
-            held["states"] = states.length_bytes
-        if adapters is not None:
-            held["adapters"] = adapters.length_bytes
-        return held
-
-    @property
-    def streaming(self) -> StreamFacts | None:
-        """What of the model streams through memory; None where all of it is there."""
-        return self._passes.facts()
-
-    @property
-    def flow(self) -> StreamFlow | HostFlow | None:
-        """The stream's way from stage to stage; None where all layers are here."""
-        return self._flow
-
-    @property
-    def gpu(self) -> Gpu:
-        return self._gpu
-
-    @property
-    def most_batch_tokens(self) -> int:
-        """Tokens of a step at most: more than was asked for on a large GPU, if nobody asked."""
-        return self._model.options.batch.max_batch_tokens
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._model.spec
-
-    @property
-    def weights(self) -> Block:
-        """What holds them."""
-        return self._model.weights.block
-
-    @property
-    def key_factors(self) -> Mapping[int, array[float]]:
-        """What keys are divided by, by layer; a layer without any is absent."""
-        return self._model.key_factors.factors
-
-    def lendable(self) -> Lendable | None:
-        from zse.backends.gpu.lendable import lendable_of
-
-        return lendable_of(self._gpu, self._model.weights.header, self.weights)
 
     def retain(self) -> Retained | None:
         """Have ``close`` leave everything to a model of the same shape; None where it cannot be."""
