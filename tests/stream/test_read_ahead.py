@@ -19,6 +19,7 @@ from zse.device.loader.library import load_library
 from zse.errors import MissingDependencyError
 from zse.format.reader import ZSEReader
 from zse.kernels.native.build_loader import build_loader
+from zse.stream import loader
 from zse.stream.ahead import AheadSource
 from zse.stream.loader import begin_load, begin_to_read, plan_load
 from zse.stream.options import LoaderOptions, LoadReport
@@ -109,6 +110,20 @@ def test_what_was_read_before_is_copied_from_where_it_lies(
     found, _ = load(late_gpu, path)
     assert found == region_of(path)
     assert late_gpu.ask("most_pinned") >= len(found)
+
+
+def test_little_memory_is_left_to_others(
+    make_file: MakeFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_file([3000])
+    with ZSEReader(path) as reader:
+        whole = WholeFile(reader.header.loaded())
+    monkeypatch.setattr(loader, "host_memory", lambda: (1 << 40, 16 * (3 << 20)))
+    with closing(AheadSource(LocalSource(path), whole)) as source:
+        ahead = begin_to_read(source, plan_load(source, whole, OPTIONS), OPTIONS)
+        assert ahead is not None
+        ahead.close()
+    assert ahead.count == 3
 
 
 def test_memory_that_cannot_be_pinned_is_copied_once_more(

@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from zse.device.host_memory import host_memory
 from zse.device.loader.library import Areas, ReadAhead, load_library
 from zse.errors import LoadCancelledError, StoreError, UsageError
 from zse.format.container import check_sha256
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from zse.stream.placement import Placement
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
+
+
+_MEMORY_PARTS = 16
+"""Of the host's available memory a load takes one to read ahead: several ranks start at once."""
 
 
 class RegionLoad:
@@ -271,10 +276,12 @@ def begin_to_read(
     is_idle = isinstance(source, AheadSource) and source.is_idle
     file = source.source if isinstance(source, AheadSource) else source
     library = _library_for(file, options)
-    if library is None or not is_idle or not isinstance(file, LocalSource):
+    is_wanted = options.ahead_bytes > 0 and is_idle
+    if library is None or not is_wanted or not isinstance(file, LocalSource):
         return None
+    most = min(options.ahead_bytes, host_memory()[1] // _MEMORY_PARTS)
     ends = itertools.accumulate(chunk.length_bytes for chunk in plan.chunks)
-    count = bisect.bisect_right(list(ends), options.ahead_bytes)
+    count = bisect.bisect_right(list(ends), most)
     if not count:
         return None
     chunks = pack_chunks(plan.chunks[:count], lambda _index, _chunk: 0)
