@@ -16,6 +16,7 @@ from taken_places import PROMPT, SHAPE, takes_over
 from zse.backends import ModelLoad
 from zse.backends.gpu.arrival import Arrival
 from zse.backends.gpu.open import fill_again, open_gpu_backend
+from zse.backends.gpu.retained import FileShapes
 from zse.errors import DeviceError
 from zse.format import ZSEReader
 from zse.models.decoder import forward_of
@@ -113,6 +114,23 @@ def test_another_scheme_is_another_shape(base, tmp_path):
     assert not runner.retain().takes(other)
     runner.release()
     runner.close()
+
+
+def test_files_that_differ_in_bytes_of_weights_have_one_shape(base, tuned, tmp_path):
+    other = tmp_path / "other.zse"
+    write_random_file(other, "int8", **{**SHAPE, "vocab_size": 80})
+    headers = []
+    for path in (base, tuned, other):
+        with ZSEReader(path) as reader:
+            headers.append(reader.header.loaded())
+    shapes = FileShapes()
+    for _ in range(2):
+        found = [shapes.of(header) for header in headers]
+        assert found[0] is found[1]
+        assert found[0] != found[2]
+    for number in range(20):  # others come; what is forgotten is found again
+        shapes.of(replace(headers[0], architecture=f"other-{number}"))
+    assert shapes.of(headers[1]) == found[1]
 
 
 def test_what_nobody_takes_is_given_back_once_its_model_has_ended(base, monkeypatch):

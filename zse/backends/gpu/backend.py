@@ -16,7 +16,7 @@ from zse.backends.gpu.medusa import MedusaBackend
 from zse.backends.gpu.parted import MOST_UNREAD, PartedStep, has_single, parts_of
 from zse.backends.gpu.pooled_blocks import PooledBlocks
 from zse.backends.gpu.read_back import ReadBack
-from zse.backends.gpu.retained import Retained
+from zse.backends.gpu.retained import FileShapes, Retained
 from zse.backends.gpu.step import StepPlan, plan_step, without_choice
 from zse.backends.gpu.step_maker import StepMaker
 from zse.backends.gpu.step_timer import StepTimer
@@ -89,8 +89,8 @@ class GPUBackend(ReadBack, Described, PooledBlocks, MedusaBackend):
         self._alone: tuple[StepMaker, CapturedSteps] | None = None
         """What makes steps of rows whose bits depend on nothing else, from the first one on."""
         self._retained: Retained | None = None
-        self.file_shape: object = None
-        """Of the files that may take its model's place, once one was asked about."""
+        self.file_shapes = FileShapes()
+        """Of the files that were asked whether they may take its model's place."""
         self._timer: StepTimer | None = None
         self.num_blocks = memory.sequences.cache.num_blocks
         self.windows = memory.sequences.cache.windows

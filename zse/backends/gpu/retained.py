@@ -27,8 +27,31 @@ if TYPE_CHECKING:
     from zse.format.model_file import ModelFile
     from zse.format.spec import TensorEntry, ZSEHeader
 
+_KEPT_SHAPES = 16
 _OF_THE_ENGINE = ("bos_token_id", "eos_token_ids")
 """What of a model's configuration no backend looks at."""
+
+
+class FileShapes:
+    """All of a header that a backend is made of, which excludes the bytes of weights.
+
+    A header that is read again is the same object, so its shape is found once; equal ones are the
+    same object, too.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ZSEHeader, object]] = {}
+        """By the header's identity, which is nobody else's while it is kept here."""
+
+    def of(self, header: ZSEHeader) -> object:
+        known = self._known.get(id(header))
+        if known is None:
+            if len(self._known) >= _KEPT_SHAPES:
+                self._known.clear()
+            found = _shape_of(header)
+            shape = next((one for _, one in self._known.values() if one == found), found)
+            known = self._known[id(header)] = header, shape
+        return known[1]
 
 
 class Retained:
@@ -128,9 +151,8 @@ class Retained:
 
     def _takes(self, reader: ModelFile) -> bool:
         header = reader.header.loaded()
-        if self.backend.file_shape is None:
-            self.backend.file_shape = _shape_of(self._header)
-        if _shape_of(header) != self.backend.file_shape:
+        shapes = self.backend.file_shapes
+        if shapes.of(header) != shapes.of(self._header):
             return False
         if not self._is_narrow:
             return True
@@ -143,7 +165,6 @@ class Retained:
 
 
 def _shape_of(header: ZSEHeader) -> object:
-    """Return all of a header that a backend is made of, which excludes the bytes of weights."""
     origin = WholeFile(header).origin_bytes
     config = {name: value for name, value in header.model_config.items()
               if name not in _OF_THE_ENGINE}  # fmt: skip
