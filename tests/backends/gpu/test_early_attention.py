@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gpu_facts import H200
 from interpreted_runner import open_runner
 
 from zse.backends.types import SequenceChunk, StepBatch, StepKind
+from zse.device.facts_of_gpus import H200
 from zse.kernels.lm_head_sample.row import SamplingRow
 
 if TYPE_CHECKING:

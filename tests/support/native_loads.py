@@ -1,0 +1,54 @@
+"""Loads by threads of C onto a device that copies late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from loads import start_load
+
+from zse.format.reader import ZSEReader
+from zse.stream.native import NativeLoad
+from zse.stream.options import LoaderOptions, LoadReport
+from zse.stream.placement import WholeFile
+from zse.stream.source import DirectMode, LocalSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from late_driver import LateGpu
+
+SMALL = LoaderOptions(threads=3, chunk_bytes=8192)
+
+
+def begin(
+    gpu: LateGpu,
+    path: Path,
+    options: LoaderOptions = SMALL,
+    direct: DirectMode = "auto",
+    **more: Any,
+) -> tuple[NativeLoad, LocalSource, int]:
+    with ZSEReader(path) as reader:
+        whole = WholeFile(reader.header)
+    address = gpu.memory(whole.length_bytes)
+    source = LocalSource(path, direct=direct)
+    running = start_load(gpu, source, whole, address, options, **more)
+    assert isinstance(running, NativeLoad)
+    return running, source, address
+
+
+def load(
+    gpu: LateGpu, path: Path, options: LoaderOptions = SMALL, direct: DirectMode = "auto"
+) -> tuple[bytes, LoadReport]:
+    running, source, address = begin(gpu, path, options, direct)
+    try:
+        report = running.wait()
+    finally:
+        source.close()
+        assert gpu.ask("live") == 0
+    return gpu.bytes_of(address), report
+
+
+def region_of(path: Path) -> bytes:
+    with ZSEReader(path) as reader:
+        whole = WholeFile(reader.header)
+    return path.read_bytes()[whole.origin_bytes :][: whole.length_bytes]
