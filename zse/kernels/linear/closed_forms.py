@@ -27,7 +27,7 @@ def closed_form(form: Variant, *, closes: bool) -> Variant | None:
     constants = dict(form.constants)
     scheme = _SCHEMES.get(form.kernel)
     group = constants.pop("GROUP", ACTIVATION_GROUP)
-    if scheme is None or group != ACTIVATION_GROUP or constants["ROWS"] > CLOSED_ROWS:
+    if scheme is None or group != ACTIVATION_GROUP or int(constants["ROWS"]) > CLOSED_ROWS:
         return None
     return Variant(
         kernel=GEMV_CLOSED,
