@@ -1,5 +1,5 @@
 // Loads of a random file under a sanitizer: whole, failing, cancelled, cut short. Prints nothing
-// unless something is wrong. Linked with the loader's files and late_driver.c.
+// unless something is wrong. Linked with loader.c and late_driver.c.
 #define _GNU_SOURCE
 #include "loader.h"
 
@@ -39,7 +39,7 @@ static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled
     int64_t length = at + chunk_bytes < SIZE ? chunk_bytes : SIZE - at;
     chunks[count++] = (struct zse_chunk){at, length, at, 0, 1, (int32_t)(at * 7 / SIZE), NULL};
   }
-  struct zse_ahead ahead = {NULL, ZSE_IS_HERE, 0, NULL};
+  struct zse_ahead ahead = {NULL, ZSE_IS_HERE, 0};
   if (chunks[0].length % 4096 == 0) {
     ahead.memory = mmap(NULL, (size_t)chunks[0].length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memcpy(ahead.memory, content, (size_t)chunks[0].length);
@@ -50,10 +50,6 @@ static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled
   const struct zse_file file = {.fd = fd, .direct_fd = -1, .size = SIZE};
   struct zse_areas *areas = threads % 2 ? zse_areas_begin(threads, chunk_bytes) : NULL;
   if (areas && buffers > 1) usleep(2000);
-  struct zse_readahead *early = threads % 3 && count > 1 ? zse_readahead_begin(&file, chunks + 1, (count - 1) / 2, threads) : NULL;
-  if (early && buffers > 1) usleep(1000);
-  struct zse_ahead *each = early ? zse_readahead_stop(early) : NULL;
-  for (int64_t i = 0; early && i < (count - 1) / 2; i++) chunks[1 + i].ahead = &each[i];
   struct zse_kept *kept = keeps ? zse_keep(&driver, 5 << 20) : NULL;
   const struct zse_order order = {&driver, &file, chunks, count, 7, (uint64_t)block, chunk_bytes, threads, buffers, kept, areas};
   int32_t started;
@@ -77,7 +73,6 @@ static int load(int64_t chunk_bytes, int threads, int buffers, bool is_cancelled
   }
   if (ahead.memory) munmap(ahead.memory, (size_t)chunks[0].length);
   if (areas) zse_areas_end(areas);
-  if (early) zse_readahead_end(early, &driver);
   if (late_get(LIVE)) printf("something was not given back\n");
   return failure;
 }

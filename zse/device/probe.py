@@ -8,9 +8,9 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
-from zse.device.host_memory import field_of, host_memory
 from zse.device.open import cuda_driver_present
 from zse.records import record
+from zse.units import KIB
 
 
 @record
@@ -53,9 +53,9 @@ def probe(root: Path = Path("/")) -> DeviceInfo:
     from zse.device.cgroup import cpu_quota, read_text  # a server on a GPU never asks
 
     cpuinfo = read_text(root / "proc/cpuinfo")
-    total, available = host_memory(root)
+    total, available = _memory(root)
     return DeviceInfo(
-        cpu_model=field_of(cpuinfo, "model name") or platform.machine(),
+        cpu_model=_field(cpuinfo, "model name") or platform.machine(),
         physical_cores=_physical_cores(cpuinfo),
         cpu_quota=cpu_quota(root),
         total_memory_bytes=total,
@@ -64,12 +64,38 @@ def probe(root: Path = Path("/")) -> DeviceInfo:
     )
 
 
+def _field(text: str, name: str) -> str:
+    for line in text.splitlines():
+        key, separator, value = line.partition(":")
+        if separator and key.strip() == name:
+            return value.strip()
+    return ""
+
+
 def _physical_cores(cpuinfo: str) -> int:
     usable = os.sched_getaffinity(0)
     cores: set[tuple[str, str]] = set()
     for paragraph in cpuinfo.split("\n\n"):
-        processor = field_of(paragraph, "processor")
+        processor = _field(paragraph, "processor")
         if processor.isdigit() and int(processor) in usable:
-            core = field_of(paragraph, "core id") or processor
-            cores.add((field_of(paragraph, "physical id"), core))
+            core = _field(paragraph, "core id") or processor
+            cores.add((_field(paragraph, "physical id"), core))
     return len(cores) or len(usable)
+
+
+def _memory(root: Path) -> tuple[int, int]:
+    """Return total and available bytes: the machine's, cut to the container's limit."""
+    from zse.device.cgroup import memory_limits, read_text
+
+    meminfo = read_text(root / "proc/meminfo")
+    total, available = _kib(meminfo, "MemTotal"), _kib(meminfo, "MemAvailable")
+    for group in memory_limits(root):
+        if group.limit_bytes < total:
+            total = group.limit_bytes
+        available = min(available, max(group.limit_bytes - group.used_bytes, 0))
+    return total, available
+
+
+def _kib(meminfo: str, name: str) -> int:
+    words = _field(meminfo, name).split()
+    return int(words[0]) * KIB if words and words[0].isdigit() else 0

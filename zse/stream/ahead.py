@@ -96,11 +96,6 @@ class AheadSource:
         return {key: HandedOver(ahead) for key, ahead in held.items() if not ahead.cancel()}
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is prefetched: it comes fast enough when it is asked for."""
-        return not self._held
-
-    @property
     def source(self) -> ByteSource:
         """What it is made from."""
         return self._source

@@ -7,22 +7,19 @@ the last ones are still being read.
 
 from __future__ import annotations
 
-import bisect
 import hashlib
-import itertools
 import threading
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from zse.device.host_memory import host_memory
-from zse.device.loader.library import Areas, ReadAhead, load_library
+from zse.device.loader.library import Areas, load_library
 from zse.errors import LoadCancelledError, StoreError, UsageError
 from zse.format.container import check_sha256
 from zse.format.errors import Rule
 from zse.stream.ahead import AheadSource
 from zse.stream.copier import ChunkCopier
-from zse.stream.native import NativeLoad, pack_chunks
+from zse.stream.native import NativeLoad
 from zse.stream.options import LoaderOptions, LoadReport, options_for
 from zse.stream.plan import ReadPlan, plan_reads
 from zse.stream.progress import HeldChunks, LoadProgress
@@ -37,10 +34,6 @@ if TYPE_CHECKING:
     from zse.stream.placement import Placement
     from zse.stream.plan import Chunk
     from zse.stream.source import ByteSource
-
-
-_MEMORY_PARTS = 16
-"""Of the host's available memory a load takes one to read ahead: several ranks start at once."""
 
 
 class RegionLoad:
@@ -214,12 +207,10 @@ def begin_load(
     options: LoaderOptions | None = None,
     *,
     areas: Areas | None = None,
-    ahead: ReadAhead | None = None,
 ) -> RegionLoad | NativeLoad:
     """Start a load: by native threads for a local file that is not verified, else by Python's.
 
-    The arguments are those of ``RegionLoad``; ``areas`` is what ``begin_areas`` returned, ``ahead``
-    what ``begin_to_read`` did.
+    The arguments are those of ``RegionLoad``; ``areas`` is what ``begin_areas`` returned.
     """
     options = options or options_for(source)
     file = source.source if isinstance(source, AheadSource) else source
@@ -237,11 +228,9 @@ def begin_load(
                 destination_address,
                 options,
                 areas=areas,
-                ahead=ahead,
             )
-    for begun in (areas, ahead):
-        if begun is not None:
-            begun.close()
+    if areas is not None:
+        areas.close()
     return RegionLoad(gpu, source, plan, destination_address, options)
 
 
@@ -261,32 +250,6 @@ def begin_areas(
         return None
     count = min(options.threads, len(plan.chunks)) * options.buffers_per_thread
     return Areas(library, count=count, length_bytes=max(plan.largest_chunk_bytes, 1))
-
-
-def begin_to_read(
-    source: ByteSource, plan: ReadPlan, options: LoaderOptions | None = None
-) -> ReadAhead | None:
-    """Start to read the first chunks of a load, before there is a device.
-
-    Returns:
-        What the load takes over, and the caller closes if no load is started. None where nothing
-        is to be read so, or where what is slow is prefetched already.
-    """
-    options = options or options_for(source)
-    is_idle = isinstance(source, AheadSource) and source.is_idle
-    file = source.source if isinstance(source, AheadSource) else source
-    library = _library_for(file, options)
-    is_wanted = options.ahead_bytes > 0 and is_idle
-    if library is None or not is_wanted or not isinstance(file, LocalSource):
-        return None
-    most = min(options.ahead_bytes, host_memory()[1] // _MEMORY_PARTS)
-    ends = itertools.accumulate(chunk.length_bytes for chunk in plan.chunks)
-    count = bisect.bisect_right(list(ends), most)
-    if not count:
-        return None
-    chunks = pack_chunks(plan.chunks[:count], lambda _index, _chunk: 0)
-    begun = ReadAhead(library, file.as_struct(), chunks, count=count, threads=options.threads)
-    return begun if begun.count else None
 
 
 def _library_for(file: ByteSource, options: LoaderOptions) -> LoaderLibrary | None:

@@ -19,45 +19,18 @@ from zse.stream.options import LoadReport
 from zse.stream.plan import CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from threading import Thread
     from typing import NoReturn
 
-    from zse.device.loader.library import Areas, CopyFunctions, LoaderLibrary, ReadAhead
+    from zse.device.loader.library import Areas, CopyFunctions, LoaderLibrary
     from zse.stream.ahead import AheadSource
     from zse.stream.options import LoaderOptions
-    from zse.stream.plan import Chunk, ReadPlan
+    from zse.stream.plan import ReadPlan
     from zse.stream.source import LocalSource
 
 _WAIT_NANOSECONDS = 100_000_000
 """Longest wait in one call of the library: between calls Python can handle signals."""
-
-
-def pack_chunks(
-    chunks: Sequence[Chunk], address_of_ahead: Callable[[int, Chunk], int]
-) -> ctypes.Array[ctypes.c_char]:
-    """Return chunks as threads of C read them.
-
-    Args:
-        chunks: In the order in which they are read.
-        address_of_ahead: Of a chunk's number and itself: where it is told whether somebody else
-            has read it; 0 where nobody does.
-    """
-    size, pack = structs.CHUNK.size, structs.CHUNK.pack_into
-    packed = ctypes.create_string_buffer(size * max(len(chunks), 1))
-    for index, chunk in enumerate(chunks):
-        pack(
-            packed,
-            size * index,
-            chunk.offset_bytes,
-            chunk.length_bytes,
-            chunk.destination_offset_bytes,
-            chunk.stride_bytes,
-            chunk.num_pieces,
-            chunk.group,
-            address_of_ahead(index, chunk),
-        )
-    return packed
 
 
 class NativeLoad:
@@ -67,7 +40,6 @@ class NativeLoad:
         source: What is read: ``file``, or an ``AheadSource`` of it with prefetched chunks.
         file: The file itself.
         areas: Memory for the buffers; closed with the load.
-        ahead: Chunks that were read before there was a device; closed with the load.
     """
 
     def __init__(
@@ -81,11 +53,9 @@ class NativeLoad:
         options: LoaderOptions,
         *,
         areas: Areas | None = None,
-        ahead: ReadAhead | None = None,
     ) -> None:
         self._library = library
         self._areas = areas
-        self._read_ahead = ahead
         self._functions = functions
         self._source = source
         self._file = file
@@ -108,7 +78,7 @@ class NativeLoad:
         self._counters = library.counters(self._load).contents
 
     def _start(self, destination_address: int, buffers_per_thread: int) -> int:
-        chunks = pack_chunks(self._plan.chunks, self._address_of_ahead())
+        chunks = self._packed_chunks()
         order = structs.Order(
             driver=ctypes.pointer(driver_of(self._functions)),
             file=ctypes.pointer(self._file.as_struct()),
@@ -126,7 +96,7 @@ class NativeLoad:
         load: int | None = self._library.start(ctypes.byref(order), ctypes.byref(started))
         if load is None:
             self._drop_ahead()
-            self._drop_memory()
+            self._drop_areas()
             raise StoreError(
                 f"{max(started.value, 0)} of {self._num_threads} threads that load "
                 f"{self._source.name} could be started",
@@ -135,18 +105,24 @@ class NativeLoad:
             )
         return load
 
-    def _address_of_ahead(self) -> Callable[[int, Chunk], int]:
-        """Return what says where it is told whether a chunk has been read; 0 for nowhere."""
-        if self._read_ahead is not None:
-            first, count = self._read_ahead.stop(), self._read_ahead.count
-            size = ctypes.sizeof(structs.Ahead)
-            return lambda index, _chunk: first + index * size if index < count else 0
-
-        def held(_index: int, chunk: Chunk) -> int:
+    def _packed_chunks(self) -> ctypes.Array[ctypes.c_char]:
+        size, pack = structs.CHUNK.size, structs.CHUNK.pack_into
+        chunks = self._plan.chunks
+        packed = ctypes.create_string_buffer(size * max(len(chunks), 1))
+        for index, chunk in enumerate(chunks):
             area = self._ahead.get((chunk.offset_bytes, chunk.length_bytes))
-            return area.address if area is not None and chunk.num_pieces == 1 else 0
-
-        return held
+            pack(
+                packed,
+                size * index,
+                chunk.offset_bytes,
+                chunk.length_bytes,
+                chunk.destination_offset_bytes,
+                chunk.stride_bytes,
+                chunk.num_pieces,
+                chunk.group,
+                area.address if area is not None and chunk.num_pieces == 1 else 0,
+            )
+        return packed
 
     def num_bytes(self) -> tuple[int, int]:
         """Return the bytes that are in device memory, and the bytes of the whole load."""
@@ -259,15 +235,12 @@ class NativeLoad:
 
     def _give_back(self, load: int | None) -> None:
         self._library.end(load)
-        self._drop_memory()
+        self._drop_areas()
 
-    def _drop_memory(self) -> None:
+    def _drop_areas(self) -> None:
         areas, self._areas = self._areas, None
         if areas is not None:
             areas.close()
-        ahead, self._read_ahead = self._read_ahead, None
-        if ahead is not None:
-            ahead.close(driver_of(self._functions))
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, {}

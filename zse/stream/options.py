@@ -30,8 +30,6 @@ class LoaderOptions:
     buffers_per_thread: int = 1
     """More let a thread read beside its own copy; more threads with a buffer each do better. All
     buffers together are the pinned memory in use."""
-    ahead_bytes: int = 0
-    """Of a file in the page cache, what is read at most before there is a device."""
     is_verified: bool = False
     """Whether each group's SHA-256 is checked on the bytes that are copied; a local file is
     trusted."""

@@ -19,7 +19,7 @@ from zse.device.open import open_gpu
 from zse.device.phases import Phases, no_phases
 from zse.errors import DeviceError, UsageError, ZSEError
 from zse.stream.ahead import AheadSource
-from zse.stream.loader import begin_areas, begin_load, begin_to_read, plan_load
+from zse.stream.loader import begin_areas, begin_load, plan_load
 from zse.stream.opening import source_of
 from zse.stream.options import options_for, spread
 from zse.stream.placement import WholeFile
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zse.backends.gpu.streamed_arrival import StreamedArrival
     from zse.backends.gpu.weights import DeviceWeights
     from zse.device.gpu import Gpu, Stream
-    from zse.device.loader.library import Areas, ReadAhead
+    from zse.device.loader.library import Areas
     from zse.format.model_file import ModelFile
     from zse.models.spec import ModelSpec
     from zse.options import LoadOptions, StreamOptions
@@ -71,7 +71,6 @@ class Arrival:
         allowed_bytes: int = 0,
         retained: Retained | None = None,
         areas: Areas | None = None,
-        ahead: ReadAhead | None = None,
         options: LoaderOptions | None = None,
         peers: PeerMemory | None = None,
     ) -> None:
@@ -89,7 +88,7 @@ class Arrival:
         else:
             self.block = retained.backend.weights
         self._plan = plan
-        self._loading = self._copied(peers) or self._begin(plan, options, areas, ahead)
+        self._loading = self._copied(peers) or self._begin(plan, options, areas)
         self._waiting = threading.Lock()
         self._report: LoadReport | None = None
 
@@ -153,10 +152,8 @@ class Arrival:
             undo.callback(source.close)
             plan = plan_load(source, placement)
             areas = None if is_lent else begin_areas(source, plan)
-            ahead = None if is_lent else begin_to_read(source, plan)
-            for begun in (areas, ahead):
-                if begun is not None:
-                    undo.callback(begun.close)
+            if areas is not None:
+                undo.callback(areas.close)
             with phases("context"):
                 gpu = open_gpu(device)
             undo.callback(gpu.close)
@@ -170,9 +167,10 @@ class Arrival:
                 )
                 if isinstance(source, AheadSource):
                     source.detach()  # what stays is not known yet
-                for held in (areas, ahead, peers):
-                    if held is not None:
-                        held.close()
+                if areas is not None:
+                    areas.close()
+                if peers is not None:
+                    peers.close()
                 undo.pop_all()
                 return streamed
             with phases("gpu-memory"):
@@ -183,21 +181,15 @@ class Arrival:
                     plan,
                     allowed_bytes=allowed_bytes,
                     areas=areas,
-                    ahead=ahead,
                     peers=peers,
                 )
             undo.pop_all()
         return arrival
 
     def _begin(
-        self,
-        plan: ReadPlan,
-        options: LoaderOptions | None = None,
-        areas: Areas | None = None,
-        ahead: ReadAhead | None = None,
+        self, plan: ReadPlan, options: LoaderOptions | None = None, areas: Areas | None = None
     ) -> Load:
-        address = self.block.address
-        return begin_load(self.gpu, self.source, plan, address, options, areas=areas, ahead=ahead)
+        return begin_load(self.gpu, self.source, plan, self.block.address, options, areas=areas)
 
     def _copied(self, peers: PeerMemory | None) -> Load | None:
         """Begin to copy from a replica on this host, and to read what it has not got behind that.

@@ -64,9 +64,6 @@ class LoaderLibrary:
         self.end = functions.zse_load_end
         self.areas_begin = functions.zse_areas_begin
         self.areas_end = functions.zse_areas_end
-        self.readahead_begin = functions.zse_readahead_begin
-        self.readahead_stop = functions.zse_readahead_stop
-        self.readahead_end = functions.zse_readahead_end
         self.keep = functions.zse_keep
         self.kept_bytes = functions.zse_kept_bytes
         self.drop = functions.zse_drop
@@ -83,11 +80,6 @@ class LoaderLibrary:
         self.end.argtypes, self.end.restype = [c_void_p], None
         self.areas_begin.argtypes, self.areas_begin.restype = [c_int32, c_int64], c_void_p
         self.areas_end.argtypes, self.areas_end.restype = [c_void_p], None
-        self.readahead_begin.argtypes = [POINTER(structs.File), c_void_p, c_int64, c_int32]
-        self.readahead_begin.restype = c_void_p
-        self.readahead_stop.argtypes, self.readahead_stop.restype = [c_void_p], c_void_p
-        self.readahead_end.argtypes = [c_void_p, POINTER(structs.Driver)]
-        self.readahead_end.restype = None
         self.keep.argtypes, self.keep.restype = [POINTER(structs.Driver), c_int64], c_void_p
         self.kept_bytes.argtypes, self.kept_bytes.restype = [c_void_p], c_int64
         self.drop.argtypes, self.drop.restype = [c_void_p], c_int32
@@ -121,48 +113,6 @@ class Areas:
         address, self.address = self.address, None
         if address is not None:
             self._library.areas_end(address)
-
-
-class ReadAhead:
-    """The first chunks of a file, which threads of C read while the device is being opened.
-
-    They come into plain memory, which a load pins, in pieces, to copy out of it: so it need not
-    read them, nor copy them into buffers of its own.
-
-    Args:
-        file: Stays open until ``close``.
-        chunks: Packed, see ``structs.CHUNK``; none of them is read by somebody else.
-        count: How many there are.
-    """
-
-    def __init__(
-        self,
-        library: LoaderLibrary,
-        file: structs.File,
-        chunks: ctypes.Array[ctypes.c_char],
-        *,
-        count: int,
-        threads: int,
-    ) -> None:
-        self._library = library
-        self._begun: int | None = library.readahead_begin(
-            ctypes.byref(file), ctypes.addressof(chunks), count, threads
-        )
-        self.count = count if self._begun is not None else 0
-
-    def stop(self) -> int:
-        """Begin to read no further chunk; return where it is said which ones are there.
-
-        That is a ``structs.Ahead`` for each of the ``count`` chunks, valid until ``close``.
-        """
-        address: int = self._library.readahead_stop(self._begun)
-        return address
-
-    def close(self, driver: structs.Driver | None = None) -> None:
-        """Give the memory back; the load that may use it, and its ``driver``, has ended."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            self._library.readahead_end(begun, None if driver is None else ctypes.byref(driver))
 
 
 def library_path(of: str) -> Path:

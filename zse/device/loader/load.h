@@ -30,9 +30,6 @@ struct zse_load {
 bool zse_is_stopped(struct zse_load *load);
 /* Stop all threads; only the first failure is recorded. */
 void zse_fail(struct zse_load *load, enum zse_failure failure, int32_t code, int64_t detail);
-/* Wait for a chunk that was read ahead, and pin the memory it is in; NULL if it was not, or cannot
- * be pinned. */
-const void *zse_pinned_ahead(struct zse_load *load, const struct zse_chunk *chunk);
 /* Read the pieces of a chunk, one behind the other; false where the load is stopped. */
 bool zse_read_chunk(struct zse_load *load, const struct zse_chunk *chunk, char *to);
 

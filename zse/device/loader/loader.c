@@ -80,14 +80,12 @@ static bool copy_chunk(struct zse_load *load, const struct zse_chunk *chunk,
                        struct zse_slot *slot)
 {
     const int64_t began = now();
-    const void *from = zse_pinned_ahead(load, chunk);
-    if (!from)
-        from = zse_read_chunk(load, chunk, slot->buffer) ? slot->buffer : NULL;
+    const bool is_read = zse_read_chunk(load, chunk, slot->buffer);
     atomic_fetch_add(&load->counters.read_nanoseconds, now() - began);
-    if (!from || zse_is_stopped(load))
+    if (!is_read || zse_is_stopped(load))
         return false;
     const uint64_t to = load->block + (uint64_t)chunk->destination;
-    const int code = load->driver.copy(to, from, (size_t)chunk->length, slot->stream);
+    const int code = load->driver.copy(to, slot->buffer, (size_t)chunk->length, slot->stream);
     if (!told(load, of(ZSE_COPY, code)))
         return false;
     slot->chunk = chunk;

@@ -65,7 +65,6 @@ struct zse_ahead {
     void *memory;  /* whole pages; set before the state says that it is there */
     int32_t state; /* enum zse_state */
     int32_t unused;
-    struct zse_piece *piece; /* memory around it that can be pinned; NULL: it is copied once more */
 };
 
 struct zse_chunk {
@@ -77,18 +76,6 @@ struct zse_chunk {
     int32_t group;
     struct zse_ahead *ahead; /* NULL: nobody prefetches it */
 };
-
-/* The first chunks of a file on their way into plain memory, before there is a device: a load pins
- * that in pieces and copies from it. Returns NULL when out of memory or threads. */
-struct zse_readahead;
-ZSE_EXPORT struct zse_readahead *zse_readahead_begin(const struct zse_file *file,
-                                                     const struct zse_chunk *chunks, int64_t count,
-                                                     int32_t num_threads);
-/* Begin no further chunk. Returns what is said of each chunk, in their order, which stays valid until
- * the end; a load may read those that are not ahead meanwhile. */
-ZSE_EXPORT struct zse_ahead *zse_readahead_stop(struct zse_readahead *ahead);
-/* Free the memory, which no load uses any more. ``driver`` is what pinned it; NULL: no load did. */
-ZSE_EXPORT void zse_readahead_end(struct zse_readahead *ahead, const struct zse_driver *driver);
 
 enum zse_failure {
     ZSE_NO_FAILURE = 0,

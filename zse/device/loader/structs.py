@@ -55,12 +55,7 @@ class File(Structure):
 
 
 class Ahead(Structure):
-    _fields_ = [
-        ("memory", c_void_p),
-        ("state", c_int32),
-        ("unused", c_int32),
-        ("piece", c_void_p),
-    ]
+    _fields_ = [("memory", c_void_p), ("state", c_int32), ("unused", c_int32)]
 
 
 class Counters(Structure):
