@@ -232,7 +232,7 @@ def _form_alike(
 
     Tokens of a tile that are not there take longer to fetch than others, so fewer of them have a
     small tile or one that fetches more of the matrix beside them: down of a 7B for one token takes
-    66 us by the usual tiles and 30 by wide ones, for 128 tokens 28, on an H200. Of two tiles of
+    66 us by the usual tiles, 30 by wide ones and 22 by small ones, on an H200. Of two tiles of
     tokens programs are few enough to have a multiprocessor each, or none has one.
     """
     apart = device.target in MATMUL_8BIT_APART.targets

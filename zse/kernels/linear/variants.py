@@ -274,7 +274,7 @@ def matmul_8bit_few() -> Variant:
 
     What is not there takes longer to fetch than what is.
     """
-    return matmul_8bit("fp32", bm=FEW_TOKENS, bn=64, stages=6, warps=4, kernel=MATMUL_8BIT_SPLIT)
+    return matmul_8bit("fp32", bm=FEW_TOKENS, bn=64, stages=4, warps=4, kernel=MATMUL_8BIT_SPLIT)
 
 
 def matmul_8bit_deep() -> Variant:
