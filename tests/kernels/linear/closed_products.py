@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from zse.kernels.variant import Variant
 
 EPSILON = 1e-5
-CLOSENESS = 1e-5
-"""Of the largest sum: the factor of a norm multiplies sums, not scales."""
+CLOSENESS, CODE_CLOSENESS = 1e-5, 1e-2
+"""Of the largest sum: the factor of a norm multiplies sums, not scales, so a code that lies between
+two may become the other one."""
 FORMATS = (("int4", 128), ("int8", 0))
 
 
@@ -103,8 +104,9 @@ def faults(products: Products, hidden: int, width: int) -> list[str]:
     random = make_inputs(rows, width, quantized=True, device=device)
     inputs = random.activation
     assert isinstance(inputs, Quantized)
-    stream = torch.randn(rows, hidden, device=device)
-    weight = torch.rand(hidden, device=device) + 0.5
+    seeded = torch.Generator(device).manual_seed(rows * 131 + hidden)
+    stream = torch.randn(rows, hidden, generator=seeded, device=device)
+    weight = torch.rand(hidden, generator=seeded, device=device) + 0.5
     made, whole = no_codes(rows, hidden, device), no_codes(rows, hidden, device)
     squares = torch.full((rows, hidden // 128), float("nan"), device=device)
     counters = torch.zeros(rows * hidden // 128, dtype=torch.int32, device=device)
@@ -123,10 +125,11 @@ def faults(products: Products, hidden: int, width: int) -> list[str]:
     expected, found = products.sums(up, whole.activation), products.room(up)
     multiply_begun(launcher, up.weight, begun, found.data_ptr(), products.plan(up))
     error = float((found - expected).abs().max() / expected.abs().max())
+    closeness = CLOSENESS if torch.equal(made.codes, whole.codes) else CODE_CLOSENESS
     checks = {
         "the stream": torch.equal(own, stream),
         "codes": int((made.codes.int() - whole.codes.int()).abs().max()) <= 1,
-        f"products of begun norms ({error:.1e})": error <= CLOSENESS,
+        f"products of begun norms ({error:.1e})": error <= closeness,
         "counters": not counters.any(),
     }
     return [name for name, is_right in checks.items() if not is_right]
