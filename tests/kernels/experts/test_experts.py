@@ -292,6 +292,6 @@ def test_tokens_of_an_expert_share_its_weights_where_they_are_some_and_a_kernel_
         return None if form is None else f"{dict(form.constants)['BM']} {is_sorted(form)}"
 
     assert planned(8, 64) == "8 False"
-    assert [planned(32, pairs) for pairs in (129, 512, 2048)] == ["8 True", "16 True", "32 True"]
+    assert [planned(32, pairs) for pairs in (129, 512, 2048)] == ["8 True", "8 True", "32 True"]
     assert planned(8, 64, scheme="mxfp4", group_size=32) == "8 False"
     assert planned(129, 1032) is planned(8, 64, "sm_89") is planned(8, 64, group_size=64) is None
