@@ -41,7 +41,6 @@ from zse.kernels.exchange.launch import Exchange, rank_gather, rank_norm, rank_s
 from zse.kernels.experts import variants as expert_forms
 from zse.kernels.experts.launch import (
     combine,
-    direct_gates,
     direct_products,
     grouped_products,
     pair_products,
@@ -291,10 +290,6 @@ def test_every_product_of_experts_is_one_that_a_plan_or_a_number_of_pairs_asks_f
         assert isinstance(codes, Quantized)
         weight = StackedWeight(stack=stack, experts=4)
         direct_products(launcher, weight, codes, CHOICE, grouping, 0, form, is_down=False)
-        gates = expert_forms.gates_form(form, expert_forms.GATES[scheme])
-        if gates is not None:
-            gated = output(16, quantized=True)
-            direct_gates(launcher, weight, codes, CHOICE, grouping, gated, gates)
     combine(launcher, 0, Plain(rows=2, columns=512, values=0), CHOICE)
     assert launcher.keys == packed(of=expert_forms.VARIANTS)
 

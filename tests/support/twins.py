@@ -108,27 +108,6 @@ def expert_products(operands: Mapping[str, int], types: Mapping[str, str], _grid
         outputs[line] = product * weights[pair] if is_down else product
 
 
-def expert_gates(operands: Mapping[str, int], types: Mapping[str, str], _grid: Grid) -> None:
-    """The same of matrices up, then silu(gate) * up of int4, or that of gpt-oss of MXFP4."""
-    width, pairs = operands["width"], operands["rows"] * operands["slots"]
-    groups, limit = -(-width // GROUP), operands["limit"]
-    codes = memory(operands["outputs"], torch.int8, pairs, width)
-    scales = memory(operands["scales"], torch.float32, pairs, groups)
-    sums = memory(operands["output_sums"], torch.float32, pairs, groups)
-    for pair, product in products_of_pairs(operands, types, 2 * width, is_down=False):
-        gate, up = product.chunk(2)
-        slope = gate
-        if types["weight_scales"] == "*u16":
-            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit) + 1
-            slope = 1.702 * gate
-        padded = torch.zeros(groups * GROUP, dtype=torch.float64)
-        padded[:width] = gate * torch.sigmoid(slope) * up
-        largest = padded.view(groups, GROUP).abs().amax(-1)
-        rounded = torch.round(padded.view(groups, GROUP) * (127 / largest)[:, None])
-        codes[pair] = rounded.flatten()[:width]
-        scales[pair], sums[pair] = largest / 127, largest / 127 * rounded.sum(-1)
-
-
 def products_of_pairs(
     operands: Mapping[str, int], types: Mapping[str, str], height: int, *, is_down: bool
 ) -> Iterator[tuple[int, torch.Tensor]]:
@@ -246,7 +225,6 @@ def signs(columns: int) -> torch.Tensor:
 
 TWINS: Mapping[str, Twin] = {
     "attention.decode_wide": attention_decode_wide,
-    "experts.direct_gates": expert_gates,
     "experts.direct_products": expert_products,
     "linear.imma_direct": direct_products,
     "turned.gates": turned_gates,

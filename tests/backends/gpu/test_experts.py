@@ -8,7 +8,7 @@ import pytest
 from interpreted_runner import open_runner
 from logits import as_tensor
 
-from zse.backends.gpu import experts, mixture_plans
+from zse.backends.gpu import mixture_plans
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.format import ZSEReader
 from zse.kernels.experts import plan
@@ -118,8 +118,7 @@ def test_a_token_goes_through_eight_kernels_a_layer(make_pair: Callable) -> None
 
 
 @pytest.mark.parametrize(
-    ("family", "routed_rows", "unsorted_pairs", "gated_rows"),
-    [("qwen3_moe", 16, 128, 0), ("qwen3_moe", 16, 128, 16), ("gpt_oss", 4, 0, 16)],
+    ("family", "routed_rows", "unsorted_pairs"), [("qwen3_moe", 16, 128), ("gpt_oss", 4, 0)]
 )
 def test_rows_of_one_expert_are_multiplied_together_by_int8_activations(
     make_pair: Callable,
@@ -127,11 +126,9 @@ def test_rows_of_one_expert_are_multiplied_together_by_int8_activations(
     family: str,
     routed_rows: int,
     unsorted_pairs: int,
-    gated_rows: int,
 ) -> None:
     monkeypatch.setattr(plan, "DIRECT_ROWS", 16)
     monkeypatch.setattr(plan, "UNSORTED_PAIRS", unsorted_pairs)
-    monkeypatch.setattr(experts, "GATED_ROWS", gated_rows)
     monkeypatch.setattr(mixture_plans, "ROUTED_ROWS", routed_rows)
     shape = {**SHAPE, "moe_intermediate_size": 128, "intermediate_size": 128}
     path = make_pair(family, "int4" if family == "qwen3_moe" else "mxfp4", **shape).path
@@ -141,10 +138,9 @@ def test_rows_of_one_expert_are_multiplied_together_by_int8_activations(
     found = told_of_rows(runner)
     names = [key.partition("[")[0] for key in launched]
     runner.close()
-    product, gates = "experts.direct_products", "experts.direct_gates"
-    up = [gates] if gated_rows else [product, "gate_up.silu_mul"]
-    first = names.index(up[0])
-    assert names[first : first + len(up) + 1] == [*up, product]
+    product = "experts.direct_products"
+    first = names.index(product)
+    assert names[first + 2] == product
     before = ["norm.residual_norm", "route.group"] if unsorted_pairs == 0 else ["route.norm_route"]
     assert names[first - len(before) : first] == before
     runner = load_runner(path, load_options(device="torch", num_blocks=6, max_sequences=6))

@@ -16,16 +16,14 @@ from interpreted import InterpretedLauncher
 from kernels_on_gpu import KernelsOnGpu, kernels_on_gpu
 from matrices import make_matrix
 
-from zse.kernels.experts.launch import direct_gates, direct_products
+from zse.kernels.experts.launch import direct_products
 from zse.kernels.experts.variants import (
     DIRECT_FORMATS,
     DIRECT_TILES,
     UNSORTED_PAIRS,
     direct_form,
-    gates_form,
     unsorted_form,
 )
-from zse.kernels.experts.variants import GATES as ACTIVATIONS
 from zse.kernels.experts.weight import StackedWeight
 from zse.kernels.layout import Quantized
 from zse.kernels.norm.reference import quantize
@@ -72,7 +70,7 @@ class Case:
 
     def run(
         self, launcher: Launcher, put: Callable[[torch.Tensor], int], form: Variant, out: int,
-        *, is_down: bool, gates: Variant | None = None,
+        *, is_down: bool,
     ) -> None:  # fmt: skip
         """Launch a form; ``put`` says where a copy of a tensor lies."""
         codes, scales = self.matrix.kept
@@ -93,14 +91,7 @@ class Case:
             pairs=pairs, groups=EXPERTS + 1, order=put(self.order), starts=put(self.starts)
         )
         inputs = self.inputs(put, pairs if is_down else self.rows)
-        if gates is None:
-            direct_products(launcher, weight, inputs, choice, grouping, out, form, is_down=is_down)
-            return
-        sums = out + pairs * 512
-        output = Quantized(
-            rows=pairs, columns=WIDTH, codes=out, scales=sums, sums=sums + pairs * 16
-        )
-        direct_gates(launcher, weight, inputs, choice, grouping, output, gates, limit=2.0)
+        direct_products(launcher, weight, inputs, choice, grouping, out, form, is_down=is_down)
 
     def inputs(self, put: Callable[[torch.Tensor], int], rows: int) -> Quantized:
         columns = COLUMNS[self.scheme]
@@ -118,10 +109,9 @@ def forms_of(scheme: str) -> list[Variant]:
 
 
 def both(
-    device: KernelsOnGpu, case: Case, form: Variant, size: int, *, is_down: bool, gated: bool
+    device: KernelsOnGpu, case: Case, form: Variant, size: int, *, is_down: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``size`` bytes that the GPU and that the twin make."""
-    gates = gates_form(form, ACTIVATIONS[case.scheme]) if gated else None
     kept: list[torch.Tensor] = []
 
     def put(tensor: torch.Tensor) -> int:
@@ -129,9 +119,9 @@ def both(
         return kept[-1].data_ptr()
 
     expected = torch.zeros(size, dtype=torch.uint8)
-    case.run(InterpretedLauncher(), put, form, expected.data_ptr(), is_down=is_down, gates=gates)
+    case.run(InterpretedLauncher(), put, form, expected.data_ptr(), is_down=is_down)
     room = device.room(size)
-    case.run(device.launcher, device.send, form, room.address, is_down=is_down, gates=gates)
+    case.run(device.launcher, device.send, form, room.address, is_down=is_down)
     return device.read(room.address, torch.uint8, size), expected
 
 
@@ -146,25 +136,8 @@ def test_products_are_the_twins_in_the_same_bits_by_every_form(
     for form in forms_of(scheme):
         if dict(form.constants)["PAIRS"] and rows * SLOTS > UNSORTED_PAIRS:
             continue
-        found, expected = both(device, case, form, size, is_down=is_down, gated=False)
+        found, expected = both(device, case, form, size, is_down=is_down)
         error = found.view(torch.float32) - expected.view(torch.float32)
         assert error.norm() <= 1e-5 * expected.view(torch.float32).norm(), form.key
         results.append(found)
     assert all(torch.equal(each, results[0]) for each in results)
-
-
-@pytest.mark.parametrize("rows", [1, 7, 40])
-@pytest.mark.parametrize(("scheme", "group"), DIRECT_FORMATS)
-def test_gates_are_the_twins(device: KernelsOnGpu, scheme: str, group: int, rows: int) -> None:
-    case, pairs = Case(scheme, group, rows), rows * SLOTS
-    for form in forms_of(scheme):
-        if gates_form(form, ACTIVATIONS[scheme]) is None:
-            continue
-        if dict(form.constants)["PAIRS"] and pairs > UNSORTED_PAIRS:
-            continue
-        size = pairs * 544  # codes, behind 512 bytes of each scales, and sums
-        found, expected = both(device, case, form, size, is_down=False, gated=True)
-        codes, wanted = (each[: pairs * WIDTH].view(torch.int8).int() for each in (found, expected))
-        assert int((codes - wanted).abs().max()) <= 1, form.key
-        scales, wanted = (each[pairs * 512 :].view(torch.float32) for each in (found, expected))
-        torch.testing.assert_close(scales[: pairs * 2], wanted[: pairs * 2], rtol=1e-5, atol=1e-7)

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 from zse.backends.gpu.forward import Added, Residual
 from zse.backends.gpu.products import Products
-from zse.backends.gpu.scratch import activation_bytes
 from zse.kernels.experts.launch import (
     combine,
-    direct_gates,
     direct_products,
     grouped_products,
     pair_products,
 )
-from zse.kernels.experts.plan import GATED_ROWS
-from zse.kernels.experts.variants import gates_form, is_sorted
+from zse.kernels.experts.variants import is_sorted
 from zse.kernels.gate_up.launch import activate
 from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.norm.launch import PostNorm, sums_norm
@@ -251,19 +248,12 @@ class ExpertOperations(Products):
         assert isinstance(inputs, Quantized)
         if is_sorted(forms.up):
             group_pairs(step.launcher, choice, grouping)
-        behind = activation_bytes(inputs.rows, inputs.columns)
-        hidden = step.scratch.quantized(choice.pairs, mixture.width, behind_bytes=behind)
-        gates = gates_form(forms.up, mlp.activation) if choice.rows <= GATED_ROWS else None
-        if gates is not None and mlp.is_gated and not step.shape.adapter_tiles:
-            direct_gates(
-                step.launcher, mixture.up, inputs, choice, grouping, hidden, gates, limit=mlp.limit
-            )
-        else:
-            joined = direct_products(
-                step.launcher, mixture.up, inputs, choice, grouping, sums, forms.up, is_down=False
-            )
-            self._adapt(step, mlp.up, choice, inputs, joined)
-            self._activate(step, joined, hidden, mlp)
+        joined = direct_products(
+            step.launcher, mixture.up, inputs, choice, grouping, sums, forms.up, is_down=False
+        )
+        self._adapt(step, mlp.up, choice, inputs, joined)
+        hidden = step.scratch.quantized(choice.pairs, mixture.width)
+        self._activate(step, joined, hidden, mlp)
         if mixture.beside is not None:
             sums = self._behind_dense(step)
         added = direct_products(

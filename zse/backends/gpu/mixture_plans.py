@@ -10,7 +10,6 @@ from zse.backends.gpu.scratch import MixtureBytes, activation_bytes
 from zse.kernels.experts.plan import ROUTED_ROWS, plan_direct, plan_pairs
 from zse.kernels.experts.variants import PAIR_TILES
 from zse.records import record
-from zse.units import align_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,19 +114,11 @@ class MixturePlans:
         """Return the memory that the widest mixture takes in a step."""
         rows, mixtures = shape.rows, self._mixtures
         return MixtureBytes(
-            activations=max(self._activation_bytes(each, shape) for each in mixtures),
+            activations=max(activation_bytes(rows * each.slots, each.width) for each in mixtures),
             sums=max(self._sums_bytes(each, shape) for each in mixtures),
             routing=max(self.area(each, rows).length_bytes for each in mixtures),
             beside=max(self._beside_bytes(each, shape) for each in mixtures),
         )
-
-    def _activation_bytes(self, mixture: Mixture, shape: InputShape) -> int:
-        """Return the bytes of what experts read: between their products, or at both together."""
-        between = activation_bytes(shape.rows * mixture.slots, mixture.width)
-        if self.direct_forms(mixture, shape) is None:
-            return between
-        before = activation_bytes(shape.rows, mixture.hidden)
-        return align_up(before, 256) + between
 
     def _sums_bytes(self, mixture: Mixture, shape: InputShape) -> int:
         """Return the bytes of the products of experts, whichever kernels make them."""

@@ -13,7 +13,7 @@ from zse.kernels.experts.variants import (
     is_sorted,
 )
 from zse.kernels.experts.weight import step_columns
-from zse.kernels.layout import ACTIVATION_GROUP, NO_LIMIT, Partials, Plain, Quantized
+from zse.kernels.layout import Partials, Plain, Quantized
 from zse.kernels.linear.variants import ELEMENT
 from zse.kernels.linear.weight import SCALE_BYTES
 
@@ -136,50 +136,6 @@ def direct_products(
     )
     rows, splits = (choice.rows, choice.slots) if is_down else (choice.pairs, 1)
     return Partials(rows=rows, columns=weight.rows, splits=splits, values=outputs_address)
-
-
-def direct_gates(
-    launcher: Launcher,
-    weight: StackedWeight,
-    inputs: Quantized,
-    choice: Choice,
-    grouping: Grouping,
-    output: Quantized,
-    form: Variant,
-    *,
-    limit: float | None = None,
-) -> None:
-    """Multiply some tokens with matrices up, and store activation(gate) * up.
-
-    Args:
-        inputs: A row for each token.
-        output: [pairs, half of a matrix's rows]; its memory is not that of the inputs.
-        form: From ``gates_form``.
-        limit: Bound of ``swiglu_oai``; None for none.
-
-    Raises:
-        UnsupportedModelError: Activations and matrices do not fit each other.
-    """
-    _check(weight, inputs, choice, is_down=False)
-    codes, scales = _shared_of_direct(weight)
-    launcher.launch(
-        form,
-        (-(-output.columns // ACTIVATION_GROUP), _tiles(form, choice, grouping), 1),
-        *_direct_operands(weight, inputs, choice, grouping, form),
-        output.codes,
-        output.scales,
-        output.sums,
-        codes,
-        scales,
-        output.columns,
-        weight.columns // weight.stack.group_size,
-        choice.rows,
-        choice.slots,
-        weight.experts,
-        grouping.groups,
-        int(weight.bias != 0),
-        NO_LIMIT if limit is None else limit,
-    )
 
 
 def _direct_operands(

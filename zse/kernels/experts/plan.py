@@ -29,8 +29,6 @@ ROUTED_ROWS = 8
 """Tokens up to which the norm that experts read chooses them."""
 DIRECT_ROWS = 128
 """Tokens up to which those of an expert are multiplied with int8 activations together."""
-GATED_ROWS = 0
-"""Tokens up to which such products up are gated where they are made."""
 FULL_DIRECT_PAIRS = (9, 14)
 """As below, for the tiles of ``DIRECT_TILES``."""
 FULL_TILE_PAIRS = (24, 192)

@@ -25,10 +25,6 @@ DIRECT_TILES = (8, 16, 32)
 """Pairs of one expert that a program of them multiplies together."""
 UNSORTED_PAIRS = 128
 """Pairs that a program looks through for those of its expert, where they are not sorted."""
-GATES = {"int4": "silu", "mxfp4": "swiglu_oai"}
-"""The activation of the products up of a scheme that are gated where they are made."""
-GATED_TILES = (8, 16)
-"""Pairs of one expert that such a program multiplies together."""
 _DEPTHS = {("int4", 8): 2, ("int4", 16): 2}
 CHUNK_COLUMNS = 1024
 """Columns that a program of ``combine`` adds."""
@@ -91,28 +87,6 @@ _DIRECT = (
     *_MATRICES,
     pointer("order", "i32"),
     pointer("starts", "i32"),
-)
-DIRECT_GATES = Kernel(
-    name="experts.direct_gates",
-    module="zse.kernels.experts.triton.direct_gates",
-    function="direct_gates",
-    arguments=(
-        *_DIRECT,
-        pointer("outputs", "i8"),
-        pointer("scales", "fp32"),
-        pointer("output_sums", "fp32"),
-        number("shared_weights", "i64", aligned=True),
-        number("shared_scales", "i64"),
-        number("width", aligned=True),
-        number("units"),
-        number("rows"),
-        number("slots"),
-        number("num_experts"),
-        number("groups"),
-        number("has_bias"),
-        number("limit", "fp32"),
-    ),
-    targets=("sm_90",),
 )
 DIRECT_PRODUCTS = Kernel(
     name="experts.direct_products",
@@ -206,21 +180,6 @@ def direct_variant(
     )  # fmt: skip
 
 
-def gates_variant(
-    scheme: str, activation: str, *, bm: int, depth: int, warps: int = 8, pairs: int = 0
-) -> Variant:
-    """Return the form whose products up are gated by an ``activation``; see ``direct_variant``."""
-    return Variant(
-        kernel=DIRECT_GATES,
-        constants=(
-            ("SCHEME", scheme), ("ACTIVATION", activation), ("BM", bm), ("DEPTH", depth),
-            ("EXPERTS", 0 if pairs else GROUPS), ("PAIRS", pairs),
-        ),
-        num_warps=warps,
-        types=(("weight_scales", "*u16"),) if scheme == "mxfp4" else (),
-    )  # fmt: skip
-
-
 def direct_form(scheme: str, bm: int) -> Variant:
     """Return the form for tiles of ``bm`` sorted pairs, one of ``DIRECT_TILES``."""
     return direct_variant(scheme, bm=bm, depth=_DEPTHS.get((scheme, bm), 1))
@@ -231,15 +190,6 @@ def unsorted_form(scheme: str) -> Variant:
     tile = DIRECT_TILES[0]
     depth = _DEPTHS.get((scheme, tile), 1)
     return direct_variant(scheme, bm=tile, depth=depth, pairs=UNSORTED_PAIRS)
-
-
-def gates_form(up: Variant, activation: str) -> Variant | None:
-    """Return the form that gates what another one multiplies; None where there is none."""
-    sizes = dict(up.constants)
-    scheme, tile = str(sizes["SCHEME"]), int(sizes["BM"])
-    if GATES.get(scheme) != activation or tile not in GATED_TILES:
-        return None
-    return gates_variant(scheme, activation, bm=tile, depth=1, pairs=int(sizes["PAIRS"]))
 
 
 def is_sorted(form: Variant) -> bool:
@@ -272,9 +222,7 @@ def _all() -> tuple[Variant, ...]:
     )
     direct = tuple(direct_form(scheme, bm) for scheme, _ in DIRECT_FORMATS for bm in DIRECT_TILES)
     looked = tuple(unsorted_form(scheme) for scheme, _ in DIRECT_FORMATS)
-    up = (*direct, *looked)
-    gates = (gates_form(each, GATES[str(dict(each.constants)["SCHEME"])]) for each in up)
-    return (*pairs, *grouped, *up, *filter(None, gates), combine_variant())
+    return (*pairs, *grouped, *direct, *looked, combine_variant())
 
 
 VARIANTS = _all()
