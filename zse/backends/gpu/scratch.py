@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zse.kernels.layout import ACTIVATION_GROUP, Plain, Quantized, Turned
+from zse.kernels.linear.closed import Begun
 from zse.kernels.linear.launch_8bit import turned_at, turned_bytes
 from zse.records import record
 from zse.units import align_up
@@ -121,15 +122,13 @@ class Scratch:
 
     def quantized(self, rows: int, columns: int) -> Quantized:
         """Return the activations as int8 [rows, columns] with scales and sums."""
-        codes = align_up(rows * columns, _ALIGNMENT)
-        scales = _scale_bytes(rows, columns)
-        return Quantized(
-            rows=rows,
-            columns=columns,
-            codes=self.activations,
-            scales=self.activations + codes,
-            sums=self.activations + codes + scales,
-        )
+        return _quantized_at(self.activations, rows, columns)
+
+    def begun(self, rows: int, columns: int, epsilon: float) -> Begun:
+        """Return a norm that a product begins; it lies beside what the product reads."""
+        inputs = _quantized_at(self._begun, rows, columns)
+        squares = inputs.sums + _scale_bytes(rows, columns)
+        return Begun(inputs=inputs, squares=squares, epsilon=epsilon)
 
     def turned(self, rows: int, columns: int) -> Turned:
         """Return the turned activations, which lie at the end of the room for weights."""
