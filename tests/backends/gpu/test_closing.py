@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from interpreted_gpu import StreamLauncher
 from interpreted_runner import open_runner
 
@@ -14,8 +15,6 @@ from zse.kernels.lm_head_sample.row import SamplingRow
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 128,
@@ -59,10 +58,11 @@ def decoded(path: Path, rows: int, steps: int, **options: Any) -> tuple[list[lis
     return found, {key.split("[")[0] for each in launchers for key in each.launched}
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2])  # of two, whose attention leaves 16 bits
 def test_a_step_of_one_row_has_its_norms_begun_and_chooses_the_tokens_of_others(
-    make_pair: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    make_pair: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, kv_heads: int
 ) -> None:
-    path: Path = make_pair("qwen2", "int4", **SHAPE).path
+    path: Path = make_pair("qwen2", "int4", **{**SHAPE, "num_key_value_heads": kv_heads}).path
     found, launched = decoded(path, 1, 2)
     monkeypatch.setattr(DeviceModel, "norms_behind", lambda _model, _shape: {})
     expected, others = decoded(path, 1, 2)

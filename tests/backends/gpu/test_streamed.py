@@ -9,12 +9,13 @@ import pytest
 from interpreted_runner import open_runner
 from weight_reads import LateGpu, WeightReads
 
+from zse.backends.gpu import closing
 from zse.backends.types import SequenceChunk, StepBatch, kind_of
 from zse.errors import DeviceError, SourceChangedError
 from zse.kernels.lm_head_sample.row import SamplingRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from zse.models.runner import ModelRunner
@@ -29,6 +30,14 @@ SHAPE = {
     "max_position_embeddings": 64,
     "num_hidden_layers": 7,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def begins_no_norms() -> Iterator[None]:
+    """A model that streams begins no norm in a product; nor may one that it is held against."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(closing, "CLOSED_ROWS", 0)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from zse.kernels.attention.launch import attention_decode, attention_prefill, ou
 from zse.kernels.attention.wide import attention_decode_wide, takes_wide
 from zse.kernels.embed.launch import embed
 from zse.kernels.join.launch import join_rows
-from zse.kernels.layout import Activation, Partials, Plain, Turned
+from zse.kernels.layout import Activation, Partials, Plain, Quantized, Turned
 from zse.kernels.norm.launch import PostNorm, heads_norm, residual_norm
 from zse.kernels.rope_store.launch import rope_store
 
@@ -269,7 +269,8 @@ class GPUOperations(Gating):
                 step, linear.weight, step.shape.rows, can_quantize=inputs.can_quantize
             )
             inputs.write(output)
-        if (norm := step.norms_behind.get(linear.name)) is not None:
+        norm = step.norms_behind.get(linear.name)
+        if norm is not None and isinstance(output, Quantized):  # attention may leave 16 bits
             return self._begin_norm(step, linear.weight, output, residual, norm)
         return Residual(
             address=residual.address,

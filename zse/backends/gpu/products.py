@@ -75,12 +75,11 @@ class Products:
         self,
         step: Step,
         weight: LinearWeight,
-        inputs: Activation | Turned,
+        inputs: Quantized,
         residual: Residual,
         norm: BoundNorm,
     ) -> Residual:
         """Add a product to the stream and begin its norm, in one kernel."""
-        assert isinstance(inputs, Quantized)
         begun = step.scratch.begun(inputs.rows, weight.rows, norm.epsilon)
         multiply_norm(
             step.launcher,
