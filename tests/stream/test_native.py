@@ -16,15 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from late_driver import LateGpu, late_gpu
 from loads import start_load
-from native_loads import SMALL, begin, load, region_of
+from native_loads import SMALL, begin, load, own_library, region_of
 
 from tests.stream.conftest import write_model
 from zse.device.loader import library as loader_library
 from zse.device.loader.library import LoaderLibrary, load_library
-from zse.errors import LoadCancelledError, MissingDependencyError, SourceChangedError, StoreError
+from zse.errors import LoadCancelledError, SourceChangedError, StoreError
 from zse.format.errors import Rule
 from zse.format.reader import ZSEReader
-from zse.kernels.native.build_loader import build_loader
 from zse.stream.ahead import AheadSource
 from zse.stream.native import NativeLoad
 from zse.stream.options import LoaderOptions
@@ -38,18 +37,7 @@ if TYPE_CHECKING:
 
     MakeFile = Callable[[Sequence[int]], Path]
 
-__all__ = ["late_gpu"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> None:
-    """Have the library that this checkout's sources give."""
-    try:
-        build_loader([loader_library.architecture()])
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
-    load_library.cache_clear()
-    assert load_library() is not None
+__all__ = ["late_gpu", "own_library"]
 
 
 @settings(

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from host_gpu import DeviceLostError
 from late_driver import LateGpu, late_gpu
-from native_loads import begin, region_of
+from native_loads import begin, own_library, region_of
 
-from zse.device.loader import library as loader_library
 from zse.device.loader.library import driver_of, load_library
-from zse.errors import MissingDependencyError
 from zse.format.reader import ZSEReader
-from zse.kernels.native.build_loader import build_loader
 from zse.stream.loader import begin_areas, begin_load, plan_load
 from zse.stream.options import LoaderOptions
 from zse.stream.placement import WholeFile
@@ -29,18 +26,7 @@ if TYPE_CHECKING:
 
     MakeFile = Callable[[Sequence[int]], Path]
 
-__all__ = ["late_gpu"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> None:
-    """Have the library that this checkout's sources give."""
-    try:
-        build_loader([loader_library.architecture()])
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
-    load_library.cache_clear()
-    assert load_library() is not None
+__all__ = ["late_gpu", "own_library"]
 
 
 @pytest.fixture

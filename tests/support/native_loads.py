@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from loads import start_load
 
+from zse.device.loader import library
+from zse.errors import MissingDependencyError
 from zse.format.reader import ZSEReader
+from zse.kernels.native.build_loader import build_loader
 from zse.stream.native import NativeLoad
 from zse.stream.options import LoaderOptions, LoadReport
 from zse.stream.placement import WholeFile
@@ -18,6 +22,17 @@ if TYPE_CHECKING:
     from late_driver import LateGpu
 
 SMALL = LoaderOptions(threads=3, chunk_bytes=8192)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_library() -> None:
+    """Have the library that this checkout's sources give."""
+    try:
+        build_loader([library.architecture()])
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    library.load_library.cache_clear()
+    assert library.load_library() is not None
 
 
 def begin(
